@@ -1,0 +1,1 @@
+"""Validity checks, paired statistics and the verdict: functions over what passes wrote."""

@@ -1,0 +1,1 @@
+"""Counters, running batch size, latencies and provenance."""

@@ -1,0 +1,1 @@
+"""What a model implies: block size N, bytes per token, state per sequence."""

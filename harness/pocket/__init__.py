@@ -1,0 +1,1 @@
+"""The pocket model: checkpoint, problems and their generator."""

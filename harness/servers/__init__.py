@@ -1,0 +1,1 @@
+"""LMCache and vLLM as child process groups."""

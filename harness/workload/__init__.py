@@ -1,0 +1,1 @@
+"""lm-eval tasks, stored prompts and the streaming completions model."""
