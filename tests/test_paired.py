@@ -361,7 +361,7 @@ def test_needed_n_grows_with_flips_and_power_and_shrinks_with_margin_and_alpha()
 @pytest.mark.parametrize("margin", [0.02, 0.03, 0.05])
 @pytest.mark.parametrize("flip_rate", [0.01, 0.02, 0.03, 0.05, 0.1, 0.2])
 def test_needed_n_delivers_its_power(flip_rate: float, margin: float) -> None:
-    """Measured here: 0.895 to 0.961. The rule of thumb would deliver 0.37 at worst."""
+    """Measured here: 0.895 to 0.961. The rule of thumb 10.8 f / margin^2 delivers 0.41 at f = 0.01, 0.03."""
     n = needed_n(flip_rate, margin)
     assert 0.88 <= tost_power(n, flip_rate, margin) <= 0.97
 

@@ -44,8 +44,7 @@ class PairedTable:
     def __post_init__(self) -> None:
         if self.n < 1 or self.b < 0 or self.c < 0 or self.b + self.c > self.n:
             raise ValueError(
-                f"not a paired table: n={self.n}, b={self.b}, c={self.c}"
-                " (needs n >= 1, b >= 0, c >= 0, b + c <= n)"
+                f"not a paired table: n={self.n}, b={self.b}, c={self.c} (needs n >= 1, b >= 0, c >= 0, b + c <= n)"
             )
 
     @property
@@ -161,7 +160,8 @@ def needed_n(flip_rate: float, margin: float, *, alpha: float = 0.05, power: flo
     and s0^2 = 2q + margin (1 - margin) the one that the score test (Tango 1998) assumes at the margin for
     the expected table. Where f is well above the margin, s0 = s1, and n = 10.8 f / margin^2 for 90 %. With
     fewer flips s0 is the larger one, and that formula promises far too much; at f = 0, n is the smallest that
-    passes without a flip: z^2 / (n + z^2) < margin. `tost_power` gives the exact power at the n returned.
+    passes without a flip: z^2 / (n + z^2) < margin. `tost_power` gives the exact power at the n returned,
+    which can miss `power` where the n holds less than one or two expected flips.
 
     Raises ValueError if `flip_rate` is outside [0, 1], or another argument outside (0, 1).
     """

@@ -132,9 +132,7 @@ def make_problems(
     problems: list[Problem] = []
     first_blocks: set[str] = set()
     for number in range(count):
-        draws = (
-            _draw_problem(number, _generator(seed, number, draw, load), load) for draw in itertools.count()
-        )
+        draws = (_draw_problem(number, _generator(seed, number, draw, load), load) for draw in itertools.count())
         problem = next(drawn for drawn in draws if drawn.first_block not in first_blocks)
         first_blocks.add(problem.first_block)
         problems.append(problem)

@@ -1,0 +1,163 @@
+"""The command line: ``python -m harness run …`` and its sisters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from harness.config import load_config, nearest
+from harness.errors import HarnessError, Interrupted, UsageError
+from harness.report.progress import RunProgress
+from harness.report.terminal import print_run
+from harness.runner import run
+from harness.store import RunFolder, read_json
+
+COMMANDS = {
+    "run": "measure and judge: python -m harness run model=pocket sweep=smoke task.limit=100",
+    "report": "show the summary of a results folder: python -m harness report results/<run id>",
+}
+
+POCKET_CHECKPOINT = Path(__file__).parent / "pocket" / "checkpoint"
+
+SEVERITY = (130, 3, 2, 1, 4, 0)
+"""Exit codes from worst to best: what a multirun ends with."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if arguments else 2
+    command, *rest = arguments
+    try:
+        with interruptible():
+            if command == "run":
+                return run_command(rest)
+            if command == "report":
+                return report_command(rest)
+            raise UsageError(f"{command} is no command; {nearest(command, list(COMMANDS))}")
+    except HarnessError as error:
+        return complain(error)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted: servers are stopped, what was measured is kept", style="yellow")
+        return Interrupted.exit_code
+
+
+def usage() -> str:
+    """What ``--help`` prints."""
+    lines = [f"  {name:8} {text}" for name, text in COMMANDS.items()]
+    return "usage: python -m harness COMMAND …\n\n" + "\n".join(lines)
+
+
+def run_command(overrides: Sequence[str]) -> int:
+    """``run``: a Hydra application, so overrides, ``--cfg job`` and ``--multirun`` work as everywhere.
+
+    Raises:
+        UsageError: Hydra can't compose the configuration.
+    """
+    codes: list[int] = []
+
+    def job(composed: DictConfig) -> None:
+        codes.append(run_one(composed))
+
+    register_resolvers()
+    # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv = ["harness run", *with_engine(overrides)]
+    try:
+        hydra.main(version_base="1.3", config_path=str(configs_folder()), config_name="run")(job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(hydra_sentence(error)) from error
+    except SystemExit as stop:
+        return int(stop.code) if isinstance(stop.code, int) else 2
+    return min(codes, key=SEVERITY.index, default=0)
+
+
+def run_one(composed: DictConfig) -> int:
+    """One job of a (multi)run, from its composed configuration to its exit code."""
+    try:
+        config = load_config(composed)
+        with RunProgress() as progress:
+            folder, record, code = run(config, progress)
+    except HarnessError as error:
+        return complain(error)
+    print_run(Console(), record, folder.cells(), str(folder.path))
+    return code
+
+
+def report_command(arguments: Sequence[str]) -> int:
+    """``report``: the summary again, from the files alone.
+
+    Raises:
+        UsageError: no folder was named, or it holds no run.
+    """
+    if not arguments:
+        raise UsageError("report needs a results folder: python -m harness report results/<run id>")
+    for argument in arguments:
+        folder = RunFolder(Path(argument))
+        print_run(Console(), read_json(folder.path / "run.json"), folder.cells(), str(folder.path))
+    return 0
+
+
+def complain(error: HarnessError) -> int:
+    """Tells a failure on stderr and returns its exit code."""
+    Console(stderr=True, highlight=False).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+    return error.exit_code
+
+
+def configs_folder() -> Path:
+    """Folder of the shipped configs: beside the package in a checkout, inside it in a wheel."""
+    checkout = Path(__file__).parent.parent / "configs"
+    return checkout if checkout.is_dir() else Path(__file__).parent / "configs"
+
+
+def register_resolvers() -> None:
+    """Values that configs can't know: where the pocket checkpoint lies."""
+    OmegaConf.register_new_resolver("pocket_checkpoint", lambda: str(POCKET_CHECKPOINT), replace=True)
+
+
+def with_engine(overrides: Sequence[str]) -> list[str]:
+    """The overrides, with ``engine=gpu`` where the machine has an NVIDIA GPU and nobody chose an engine."""
+    chosen = any(override.lstrip("+~").startswith("engine=") for override in overrides)
+    has_gpu = Path("/proc/driver/nvidia/gpus").is_dir() and any(Path("/proc/driver/nvidia/gpus").iterdir())
+    return [*overrides] if chosen or not has_gpu else [*overrides, "engine=gpu"]
+
+
+def hydra_sentence(error: Exception) -> str:
+    """Hydra's complaint without its traceback and its advice to set HYDRA_FULL_ERROR."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(line for line in lines if not line.startswith(("full_key", "object_type", "Check that")))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turns SIGINT, SIGTERM and SIGHUP into an exception, so that servers are stopped on the way out.
+
+    The second signal cuts the graceful stop short, and further ones are ignored: then the rest is being killed.
+    """
+    received = 0
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        nonlocal received
+        received += 1
+        if received <= 2:
+            raise Interrupted(signal.Signals(signum).name)
+
+    previous = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)

@@ -1,0 +1,269 @@
+"""The dataclasses behind ``configs/``: every value is typed and checked here before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from harness.errors import UsageError
+
+
+@dataclass
+class ModelConfig:
+    """A model as vLLM is to serve it; ``configs/model``."""
+
+    name: str = MISSING
+    path: str = MISSING
+    """Checkpoint folder or hub id; a relative path is taken from the current folder."""
+    block_size: int | None = None
+    """vLLM ``--block-size``; None leaves it to vLLM."""
+    max_model_len: int | None = None
+    """vLLM ``--max-model-len`` in tokens; None leaves it to the checkpoint."""
+    tensor_parallel_size: int = 1
+    kv_cache_dtype: str = "auto"
+    separate_object_groups: bool = True
+    vllm_args: list[str] = field(default_factory=list)
+
+
+@dataclass
+class SweepConfig:
+    """Which budgets are measured; ``configs/sweep``."""
+
+    name: str = MISSING
+    budgets: list[Any] = field(default_factory=lambda: ["2N-1"])
+    """Tokens per step (``--max-num-batched-tokens``): numbers, or words in N such as ``2N-1`` and ``1.5N``."""
+    repeats: int = 1
+
+
+@dataclass
+class TaskConfig:
+    """What is asked; ``configs/task``."""
+
+    name: str = MISSING
+    limit: int | None = None
+    """Questions; None asks all of them."""
+    floor: float = 0.05
+    """Cold scores at or below this prove nothing: two models that know nothing are always equivalent."""
+    min_blocks: int = 1
+    """Whole blocks of N tokens that every prompt must cover."""
+    num_fewshot: int | None = None
+    """Few-shot examples; None takes the fewest from ``min_fewshot`` on that cover ``min_blocks``."""
+    min_fewshot: int = 0
+    max_fewshot: int = 64
+    data_dir: str | None = None
+    """Folder with train.jsonl and test.jsonl that replaces the hub."""
+    filter: str = "strict-match"
+    metric: str = "exact_match"
+    max_gen_toks: int | None = None
+    blocks: int = 6
+    """Pocket task only: whole blocks that each prompt covers."""
+    seed: int = 0
+
+
+@dataclass
+class LoadConfig:
+    """How requests are sent: the same for every pass."""
+
+    concurrency: int = 8
+    request_timeout_s: float = 600.0
+    retries: int = 0
+    """Re-sent at most this often after a broken connection; a re-sent cold request may hit the cache."""
+    seed: int = 0
+    """Every pass derives its own order from this."""
+    sample_hz: float = 20.0
+    """How often running and waiting requests are read."""
+
+
+@dataclass
+class EngineConfig:
+    """Which build of vLLM runs and on what; ``configs/engine``."""
+
+    name: str = MISSING
+    env: dict[str, str] = field(default_factory=dict)
+    """Environment of both servers, on top of the harness's own."""
+    vllm_args: list[str] = field(default_factory=list)
+    overlay: bool = False
+    """Whether servers get the folder that makes the CPU builds work together on their path."""
+    kernel_alignment: int = 16
+    """Tokens that N is a multiple of."""
+    default_block_size: int | None = None
+    """Where N is also a multiple of vLLM's ``--block-size`` (CPU): its default."""
+
+
+@dataclass
+class ServerConfig:
+    """What both servers have in common."""
+
+    python: str | None = None
+    """Interpreter whose environment has the server; None is this one."""
+    extra_args: list[str] = field(default_factory=list)
+    start_timeout_s: float = 300.0
+
+
+@dataclass
+class LMCacheConfig(ServerConfig):
+    """The LMCache server."""
+
+    start_timeout_s: float = 120.0
+    l1_size_gb: float = 2.0
+    chunk_size: int | None = None
+    """Tokens per chunk: a multiple of N; None is N."""
+    max_workers: int | None = None
+
+
+@dataclass
+class ServersConfig:
+    """Both servers."""
+
+    vllm: ServerConfig = field(default_factory=ServerConfig)
+    lmcache: LMCacheConfig = field(default_factory=LMCacheConfig)
+
+
+@dataclass
+class GateConfig:
+    """How a verdict is reached; ``configs/gate``."""
+
+    name: str = MISSING
+    mode: str = "tost"
+    """``tost`` (equivalence test on paired scores) or ``threshold`` (LMCache's rule: |difference| <= tolerance)."""
+    margin: float = 0.03
+    """Largest score difference that counts as the same, as a fraction of questions."""
+    alpha: float = 0.05
+    tolerance: float = 0.05
+    """For ``mode=threshold``."""
+    hit_rate_tolerance: float = 0.02
+    """Largest gap between measured and reachable hit rate, as a fraction of prompt tokens."""
+    local_hit_tolerance: float = 0.005
+    """Largest share of prompt tokens that vLLM's own cache may serve in the cold and warm pass."""
+    on_inconclusive: str = "fail"
+    """``fail`` (exit 4) or ``warn`` (exit 0)."""
+
+
+@dataclass
+class CheckConfig:
+    """The steps of a launch and of each of its cells; ``configs/check``."""
+
+    name: str = MISSING
+    launch: list[Any] = field(default_factory=list)
+    cell: list[Any] = field(default_factory=list)
+    file_l2: bool = False
+    """Whether LMCache gets a file-system L2 in the launch's scratch folder."""
+
+
+@dataclass
+class RunConfig:
+    """One run of the harness."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    check: CheckConfig = field(default_factory=CheckConfig)
+    load: LoadConfig = field(default_factory=LoadConfig)
+    servers: ServersConfig = field(default_factory=ServersConfig)
+    results_dir: str = "results"
+    run_id: str | None = None
+    strict: bool = False
+    """Whether a predicted N that the server contradicts is an error."""
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "gate.mode": ("tost", "threshold"),
+    "gate.on_inconclusive": ("fail", "warn"),
+    "engine.name": ("cpu", "gpu"),
+    "task.name": ("pocket", "gsm8k"),
+}
+
+RANGES: dict[str, tuple[float, float]] = {
+    "sweep.repeats": (1, 1000),
+    "task.limit": (1, 10**9),
+    "task.floor": (0, 1),
+    "task.min_blocks": (1, 10**6),
+    "task.num_fewshot": (0, 10**4),
+    "task.min_fewshot": (0, 10**4),
+    "task.max_fewshot": (0, 10**4),
+    "task.max_gen_toks": (1, 10**6),
+    "task.blocks": (3, 10**6),
+    "load.concurrency": (1, 10**5),
+    "load.request_timeout_s": (0.1, 10**6),
+    "load.retries": (0, 100),
+    "load.sample_hz": (10, 1000),
+    "model.block_size": (1, 10**6),
+    "model.max_model_len": (1, 10**8),
+    "model.tensor_parallel_size": (1, 1024),
+    "servers.vllm.start_timeout_s": (1, 10**6),
+    "servers.lmcache.start_timeout_s": (1, 10**6),
+    "servers.lmcache.l1_size_gb": (0.1, 10**6),
+    "servers.lmcache.chunk_size": (1, 10**8),
+    "servers.lmcache.max_workers": (1, 4096),
+    "gate.margin": (1e-6, 0.999),
+    "gate.alpha": (1e-9, 0.5),
+    "gate.tolerance": (0, 1),
+    "gate.hit_rate_tolerance": (0, 1),
+    "gate.local_hit_tolerance": (0, 1),
+}
+"""Accepted values, both ends included."""
+
+
+def load_config(composed: DictConfig) -> RunConfig:
+    """Checks a composed Hydra config against the dataclasses.
+
+    Raises:
+        UsageError: one sentence with the field, its value and the accepted form.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(RunConfig), composed)
+        config = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise UsageError(_in_one_sentence(error)) from error
+    assert isinstance(config, RunConfig)
+    _check_values(config)
+    _check_model_path(config)
+    return config
+
+
+def value_at(config: RunConfig, dotted: str) -> Any:
+    """Value of a field by its dotted name, as overrides write it."""
+    value: Any = config
+    for part in dotted.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def nearest(word: str, known: list[str] | tuple[str, ...]) -> str:
+    """``did you mean X?`` for a misspelt word, or the list of what is known."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}."
+
+
+def _check_values(config: RunConfig) -> None:
+    for name, known in CHOICES.items():
+        value = value_at(config, name)
+        if value not in known:
+            raise UsageError(f"{name}={value} is not known; {nearest(str(value), known)}")
+    for name, (low, high) in RANGES.items():
+        value = value_at(config, name)
+        if value is not None and not low <= value <= high:
+            raise UsageError(f"{name}={value} is out of range: it must be between {low:g} and {high:g}.")
+    if not config.sweep.budgets:
+        raise UsageError("sweep.budgets is empty: name at least one budget, for example sweep.budgets=[2N-1].")
+
+
+def _check_model_path(config: RunConfig) -> None:
+    path = config.model.path
+    if path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir():
+        raise UsageError(
+            f"model.path={path} is not a folder: give a checkpoint folder that holds config.json, or a hub id."
+        )
+
+
+def _in_one_sentence(error: OmegaConfBaseException) -> str:
+    text = " ".join(str(error).split("\n")[0].split())
+    name = getattr(error, "full_key", None) or "config"
+    return f"{name}: {text.rstrip('.')}."

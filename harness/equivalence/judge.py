@@ -1,0 +1,126 @@
+"""From a cell's evidence to its cell.json: one pure function over files, used by run and report alike."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from harness.config import GateConfig
+from harness.equivalence.evidence import Evidence, PassEvidence
+from harness.equivalence.paired import (
+    PairedTable,
+    loss_p,
+    mcnemar_p,
+    needed_n,
+    paired_table,
+    score_interval,
+    tost_p,
+)
+from harness.equivalence.validity import check_validity, hit_rate
+from harness.equivalence.verdict import decide
+from harness.errors import HarnessError
+from harness.measure.summary import summarize_pass
+
+
+def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
+    """Verdict of a cell and every number behind it; the contract is docs/results.md.
+
+    Raises:
+        HarnessError: the task's scores are not 0 or 1, so questions can't be counted as right or wrong.
+    """
+    facts = evidence.facts
+    validity = check_validity(evidence, gate)
+    table = pair(evidence.passes["cold"], evidence.passes["warm"])
+    decision = decide(validity, table, gate)
+    passes = {
+        name: summarize_pass(each.requests, each.samples, each.timeline, each.flow, each.wall_s)
+        for name, each in evidence.passes.items()
+    }
+    cold = evidence.passes["cold"]
+    return {
+        "cell": facts.cell_id,
+        "launch": facts.launch_id,
+        "measured_at": evidence.passes["warm"].started_at,
+        "verdict": decision.verdict.value,
+        "reasons": list(decision.reasons),
+        "budget": facts.budget,
+        "repeat": facts.repeat,
+        "unified_block_size": facts.block_size,
+        "chunk_size": facts.chunk_size,
+        "prompt_set_sha256": facts.prompt_set_sha256,
+        "hit_rate": asdict(hit_rate(evidence)),
+        "passes": passes,
+        "paired": paired_numbers(table, gate) if table else None,
+        "agreement": {name: agreement(cold, each) for name, each in evidence.passes.items() if name != "cold"},
+        "speed": speed(passes["cold"], passes["warm"]),
+        "validity": [asdict(check) for check in validity],
+        "gate": asdict(gate),
+        "events": list(evidence.events),
+    }
+
+
+def pair(cold: PassEvidence, warm: PassEvidence) -> PairedTable | None:
+    """Paired table of two passes over the same documents; None when they answered different ones."""
+    scores = [_right_or_wrong(each.samples) for each in (cold, warm)]
+    if scores[0].keys() != scores[1].keys() or not scores[0]:
+        return None
+    return paired_table(*scores)
+
+
+def paired_numbers(table: PairedTable, gate: GateConfig) -> dict[str, Any]:
+    """The paired table and its tests; ``difference`` is cold minus warm, so positive is a loss."""
+    low, high = score_interval(table, 1 - 2 * gate.alpha)
+    return {
+        "n": table.n,
+        "b": table.b,
+        "c": table.c,
+        "difference": table.difference,
+        "se": table.se,
+        "flip_rate": table.flip_rate,
+        "interval": {"low": low, "high": high, "confidence": 1 - 2 * gate.alpha},
+        "margin": gate.margin,
+        "tost_p": tost_p(table, gate.margin),
+        "mcnemar_p": mcnemar_p(table),
+        "loss_p": loss_p(table, gate.margin),
+        "needed_n": needed_n(table.flip_rate, gate.margin, alpha=gate.alpha),
+    }
+
+
+def agreement(cold: PassEvidence, other: PassEvidence) -> dict[str, Any]:
+    """How far another pass repeats the cold one, token by token: not judged yet, shown beside the score."""
+    both = cold.requests.merge(other.requests, on="doc_id", suffixes=("_cold", "_other"))
+    both = both[both["error_cold"].isna() & both["error_other"].isna()]
+    pairs = list(zip(both["logprobs_cold"], both["logprobs_other"], strict=True))
+    first = np.array([abs(a[0] - b[0]) for a, b in pairs if len(a) and len(b)])
+    same = [np.array_equal(a, b) for a, b in zip(both["token_ids_cold"], both["token_ids_other"], strict=True)]
+    return {
+        "n": len(both),
+        "same_text": float(np.mean(both["text_cold"] == both["text_other"])) if len(both) else None,
+        "same_tokens": float(np.mean(same)) if same else None,
+        "first_token_logprob_exact": float(np.mean(first == 0)) if len(first) else None,
+        "first_token_logprob_max_difference": float(first.max()) if len(first) else None,
+    }
+
+
+def speed(cold: dict[str, Any], warm: dict[str, Any]) -> dict[str, float | None]:
+    """Warm against cold as ratios; above 1 means that warm is faster (TTFT) or does more (throughput)."""
+
+    def ratio(top: float | None, bottom: float | None) -> float | None:
+        return top / bottom if top is not None and bottom else None
+
+    return {
+        "ttft_p50_cold_over_warm": ratio(cold["ttft_s"]["p50"], warm["ttft_s"]["p50"]),
+        "throughput_warm_over_cold": ratio(warm["output_tokens_per_s"], cold["output_tokens_per_s"]),
+    }
+
+
+def _right_or_wrong(samples: pd.DataFrame) -> dict[int, bool]:
+    values = set(samples["score"].unique()) - {0.0, 1.0}
+    if values:
+        raise HarnessError(
+            f"Scores must be 0 or 1 to be paired, and this task gives {sorted(values)[:3]}: choose another task.metric."
+        )
+    return {int(doc): bool(score) for doc, score in zip(samples["doc_id"], samples["score"], strict=True)}

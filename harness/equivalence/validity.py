@@ -1,0 +1,230 @@
+"""Validity: does the comparison of cold and warm prove anything?  Each check with the number that decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from harness.config import GateConfig
+from harness.equivalence.evidence import Evidence, PassEvidence
+from harness.workload.prompts import whole_blocks
+
+
+@dataclass(frozen=True, slots=True)
+class ValidityCheck:
+    """One check: what was observed, what is required, and what a miss means."""
+
+    check: str
+    ok: bool
+    observed: str
+    required: str
+    meaning: str
+
+    @property
+    def sentence(self) -> str:
+        """The miss in words."""
+        return f"{self.meaning}: {self.observed} (required: {self.required})"
+
+
+@dataclass(frozen=True, slots=True)
+class HitRate:
+    """Hit rates of the warm pass as fractions of its prompt tokens; ``measured`` is None when not reported."""
+
+    target: float
+    reachable: float
+    measured: float | None
+
+
+def hit_rate(evidence: Evidence) -> HitRate:
+    """Target, reachable and measured hit rate of a cell."""
+    warm = evidence.passes["warm"]
+    reachable = reachable_tokens(warm.requests, evidence.facts.block_size) / int(warm.requests["sent_tokens"].sum())
+    measured = (
+        warm.flow.external_hit / warm.flow.prompt if warm.flow.external_hit is not None and warm.flow.prompt else None
+    )
+    return HitRate(evidence.facts.target if evidence.facts.target is not None else reachable, reachable, measured)
+
+
+def reachable_tokens(requests: pd.DataFrame, block_size: int) -> int:
+    """Prompt tokens that a cache can serve at best."""
+    return sum(whole_blocks(int(tokens), block_size) * block_size for tokens in requests["sent_tokens"])
+
+
+def check_validity(evidence: Evidence, gate: GateConfig) -> list[ValidityCheck]:
+    """All checks, in the order in which a person would ask."""
+    return [check(evidence, gate) for check in CHECKS]
+
+
+def same_prompts(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """Both passes sent the same documents with the same prompts, each once."""
+    cold, warm = (sent_prompts(evidence.passes[name]) for name in ("cold", "warm"))
+    same = len(set(cold) & set(warm))
+    return ValidityCheck(
+        "same_prompts",
+        sorted(cold) == sorted(warm) and len(set(cold)) == len(cold),
+        f"{same} of {len(cold)} cold and {len(warm)} warm prompts are the same",
+        "all, each sent once",
+        "cold and warm did not answer the same questions",
+    )
+
+
+def no_request_failed(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """Every request of both passes was answered."""
+    errors = {name: evidence.passes[name].requests["error"].dropna() for name in ("cold", "warm")}
+    first = next((f"; first: {each.iloc[0]}" for each in errors.values() if len(each)), "")
+    return ValidityCheck(
+        "no_request_failed",
+        not any(len(each) for each in errors.values()),
+        f"{len(errors['cold'])} cold and {len(errors['warm'])} warm requests failed{first}",
+        "0",
+        "requests failed",
+    )
+
+
+def prompts_whole(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """The server saw every prompt at full length."""
+    requests = pd.concat([evidence.passes[name].requests for name in ("cold", "warm")])
+    answered = requests[requests["error"].isna()]
+    cut = int((answered["prompt_tokens"] != answered["sent_tokens"]).sum())
+    return ValidityCheck(
+        "prompts_whole", cut == 0, f"{cut} prompts changed length on the way", "0", "prompts were truncated"
+    )
+
+
+def cold_not_retried(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """No cold request was sent twice: the second one may hit what the first has stored."""
+    retries = int(evidence.passes["cold"].requests["retries"].sum())
+    return ValidityCheck("cold_not_retried", retries == 0, f"{retries} re-sent", "0", "cold requests were re-sent")
+
+
+def cold_no_external_hit(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """LMCache served nothing in the cold pass."""
+    hits = evidence.passes["cold"].flow.external_hit
+    return ValidityCheck(
+        "cold_no_external_hit", hits == 0, _tokens(hits), "0 tokens", "the cold pass was served by LMCache"
+    )
+
+
+def cold_no_local_hit(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """vLLM's own cache served (almost) nothing in the cold pass."""
+    return _local_hits(
+        "cold", "cold_no_local_hit", "the cold pass was served by vLLM's own prefix cache", evidence, gate
+    )
+
+
+def stores_landed(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """LMCache finished every store of the cold pass and holds every whole block of every prompt."""
+    cold, chunk = evidence.passes["cold"], evidence.facts.chunk_size
+    flow = cold.flow
+    expected = reachable_tokens(cold.requests, chunk) // chunk
+    landed = flow.stores_finished == flow.stores_submitted and (flow.chunks_written or 0) >= expected
+    return ValidityCheck(
+        "stores_landed",
+        landed,
+        f"{_count(flow.stores_finished)} of {_count(flow.stores_submitted)} stores finished, "
+        f"{_count(flow.chunks_written)} chunks written",
+        f"all finished, at least {expected} chunks",
+        "the cold pass did not store everything",
+    )
+
+
+def warm_hit_rate(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """LMCache served as much of the warm pass as the cell asks for."""
+    rate = hit_rate(evidence)
+    wanted = min(rate.target, rate.reachable)
+    ok = rate.measured is not None and abs(rate.measured - wanted) <= gate.hit_rate_tolerance
+    return ValidityCheck(
+        "warm_hit_rate",
+        ok,
+        "not reported" if rate.measured is None else f"{rate.measured:.3f} of prompt tokens",
+        f"{wanted:.3f} ± {gate.hit_rate_tolerance:g}",
+        "LMCache did not serve what the warm pass was to retrieve",
+    )
+
+
+def warm_no_local_hit(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """vLLM's own cache was empty at the start of warm, so it served (almost) nothing of it."""
+    return _local_hits(
+        "warm", "warm_no_local_hit", "the warm pass was served by vLLM's own prefix cache", evidence, gate
+    )
+
+
+def lmcache_agrees(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """LMCache's own counters tell the same story as vLLM's."""
+    flow = evidence.passes["warm"].flow
+    known = flow.lookup_hit is not None and flow.external_hit is not None and flow.prompt
+    gap = abs((flow.lookup_hit or 0) - (flow.external_hit or 0)) / flow.prompt if known and flow.prompt else 1.0
+    finished = flow.retrieves_finished is not None and flow.retrieves_finished == flow.retrieves_submitted
+    return ValidityCheck(
+        "lmcache_agrees",
+        bool(finished and flow.retrieves_finished and gap <= gate.hit_rate_tolerance),
+        f"LMCache found {_tokens(flow.lookup_hit)} and finished {_count(flow.retrieves_finished)} of "
+        f"{_count(flow.retrieves_submitted)} retrieves; vLLM counted {_tokens(flow.external_hit)}",
+        f"retrieves > 0, all finished, tokens equal within {gate.hit_rate_tolerance:g} of the prompt",
+        "LMCache's counters do not confirm the retrieves",
+    )
+
+
+def cold_not_corrupted(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """vLLM reported no cold request with NaN logits; where it doesn't count them, there is nothing to hold."""
+    corrupted = evidence.passes["cold"].flow.corrupted or 0
+    return ValidityCheck(
+        "cold_not_corrupted", corrupted == 0, f"{corrupted:.0f} cold requests", "0", "cold logits were NaN"
+    )
+
+
+def competence(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """The cold score is above the task's floor: two models that know nothing are always equivalent."""
+    samples = evidence.passes["cold"].samples
+    score = float(samples["score"].mean())
+    return ValidityCheck(
+        "competence",
+        score > evidence.facts.floor,
+        f"cold score {score:.3f} (n = {len(samples)})",
+        f"above {evidence.facts.floor:g}",
+        "the model can't do this task, so an equal score would prove nothing",
+    )
+
+
+CHECKS: tuple[Callable[[Evidence, GateConfig], ValidityCheck], ...] = (
+    same_prompts,
+    no_request_failed,
+    prompts_whole,
+    cold_not_retried,
+    cold_no_external_hit,
+    cold_no_local_hit,
+    cold_not_corrupted,
+    stores_landed,
+    warm_hit_rate,
+    warm_no_local_hit,
+    lmcache_agrees,
+    competence,
+)
+
+
+def sent_prompts(evidence: PassEvidence) -> list[tuple[int, str]]:
+    """Document and prompt hash of every request of a pass."""
+    requests = evidence.requests
+    return [(int(doc_id), str(sha)) for doc_id, sha in zip(requests["doc_id"], requests["prompt_sha256"], strict=True)]
+
+
+def _local_hits(name: str, check: str, meaning: str, evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    flow = evidence.passes[name].flow
+    share = flow.local_hit / flow.prompt if flow.local_hit is not None and flow.prompt else None
+    return ValidityCheck(
+        check,
+        share is not None and share <= gate.local_hit_tolerance,
+        "not reported" if share is None else f"{share:.4f} of prompt tokens",
+        f"at most {gate.local_hit_tolerance:g}",
+        meaning,
+    )
+
+
+def _count(value: float | None) -> str:
+    return "an unreported number" if value is None else f"{value:.0f}"
+
+
+def _tokens(value: float | None) -> str:
+    return "an unreported number of tokens" if value is None else f"{value:,.0f} tokens"

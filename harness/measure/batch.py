@@ -1,0 +1,71 @@
+"""Running and waiting requests over a pass: the batch size, which shows why a budget is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import aiohttp
+
+from harness.measure.counters import read_gauges
+
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSample:
+    """One look, ``t_s`` seconds after the pass began."""
+
+    t_s: float
+    running: float
+    waiting: float
+
+
+def read_batch(text: str, t_s: float) -> BatchSample:
+    """Sample from a ``/metrics`` page of vLLM, summed over engines.
+
+    Raises:
+        ValueError: the page has no such gauges, so this vLLM is not one that was tested.
+    """
+    values = read_gauges(text, [RUNNING, WAITING])
+    return BatchSample(t_s, values[RUNNING], values[WAITING])
+
+
+class BatchSampler:
+    """Reads the gauges at a steady rate while a pass runs; an async context manager.
+
+    Args:
+        url: base URL of vLLM.
+        hz: looks per second; a look that takes longer than its turn delays the next one.
+    """
+
+    def __init__(self, url: str, hz: float) -> None:
+        self.url = url
+        self.every_s = 1.0 / hz
+        self.samples: list[BatchSample] = []
+        self.missed = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> BatchSampler:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        began = time.perf_counter()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
+            while True:
+                turn = time.perf_counter()
+                try:
+                    async with session.get(self.url + "/metrics") as response:
+                        text = await response.text()
+                    self.samples.append(read_batch(text, time.perf_counter() - began))
+                except (aiohttp.ClientError, asyncio.TimeoutError):
+                    self.missed += 1
+                await asyncio.sleep(max(0.0, self.every_s - (time.perf_counter() - turn)))

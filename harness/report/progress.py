@@ -1,0 +1,77 @@
+"""Live progress on stderr: a moving line on a terminal, one plain line per stage elsewhere."""
+
+from __future__ import annotations
+
+import re
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+COUNTED_SECONDS = re.compile(r" \(\d+ s\)$")
+
+
+class RunProgress:
+    """Tells what a run is doing; a context manager.
+
+    Args:
+        console: where to; None is stderr.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False)
+        self._began = time.monotonic()
+        self._last_stage = ""
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> RunProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def stage(self, text: str, total: int | None = None) -> None:
+        """A new thing is going on, of ``total`` steps where that is known; repeated texts only count on."""
+        stage = COUNTED_SECONDS.sub("", text)
+        if stage != self._last_stage:
+            self._last_stage = stage
+            if not self.console.is_terminal:
+                self.console.print(f"[{time.monotonic() - self._began:6.1f} s] {stage}", soft_wrap=True, markup=False)
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._task = self._progress.add_task(stage, total=total)
+
+    def step(self) -> None:
+        """One step of the current stage is done."""
+        if self._task is not None:
+            self._progress.advance(self._task)
+
+    def done(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(f"[{time.monotonic() - self._began:6.1f} s] {text}", soft_wrap=True, markup=False)
+
+    def warn(self, text: str) -> None:
+        """A warning that stays."""
+        self.console.print(f"warning: {text}", style="yellow", soft_wrap=True, markup=False)

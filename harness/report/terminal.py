@@ -1,0 +1,146 @@
+"""The summary that a run ends with: its passes, its verdict and the reason, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+STYLES = {"pass": "bold green", "fail": "bold red", "invalid": "bold magenta", "inconclusive": "bold yellow"}
+
+NOT_MEASURED = "–"
+
+
+def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Prints every cell's passes and verdict, and where the results lie."""
+    for cell in cells:
+        console.print(pass_table(cell))
+        console.print(verdict_line(cell))
+        for line in notes(cell):
+            console.print(Text(f"  {line}", style="dim"))
+    if len(cells) != 1:
+        console.print(Text(f"run: {run['verdict']}", style=STYLES.get(str(run["verdict"]), "")))
+    console.print(f"results: {path}", soft_wrap=True, highlight=False)
+
+
+def pass_table(cell: Mapping[str, Any]) -> Table:
+    """One row per pass of a cell, in the order in which they ran."""
+    rate = cell["hit_rate"]
+    table = Table(
+        title=f"{cell['cell']}: budget {cell['budget']} tokens, N = {cell['unified_block_size']}, hit rate target "
+        f"{number(rate['target'], '.3f')}, reachable {number(rate['reachable'], '.3f')}, "
+        f"measured {number(rate['measured'], '.3f')}",
+        title_justify="left",
+        title_style="",
+    )
+    table.add_column("pass")
+    for heading in (
+        "score",
+        "n",
+        "TTFT p50",
+        "p95",
+        "out tok/s",
+        "in tok/s",
+        "running",
+        "max",
+        "external",
+        "local",
+    ):
+        table.add_column(heading, justify="right")
+    for name, each in cell["passes"].items():
+        table.add_row(
+            name,
+            number(each["score"], ".3f"),
+            str(each["n"]),
+            seconds(each["ttft_s"]["p50"]),
+            seconds(each["ttft_s"]["p95"]),
+            number(each["output_tokens_per_s"], ",.0f"),
+            number(each["prompt_tokens_per_s"], ",.0f"),
+            number(each["running"]["mean"], ".1f"),
+            number(each["running"]["max"], ".0f"),
+            share(each["external_hit_tokens"], each["prompt_tokens"]),
+            share(each["local_hit_tokens"], each["prompt_tokens"]),
+        )
+    return table
+
+
+def verdict_line(cell: Mapping[str, Any]) -> Text:
+    """The verdict and its reason in one sentence."""
+    text = Text(str(cell["verdict"]).upper(), style=STYLES.get(str(cell["verdict"]), ""))
+    return text.append(f": {'; '.join(cell['reasons'])}.", style="default not bold")
+
+
+def notes(cell: Mapping[str, Any]) -> list[str]:
+    """What stands beside the verdict: speed, agreement of tokens, and the questions TOST needs."""
+    told = []
+    ratios = cell["speed"]
+    if ratios["ttft_p50_cold_over_warm"] and ratios["throughput_warm_over_cold"]:
+        told.append(
+            f"warm against cold: TTFT {ratios['ttft_p50_cold_over_warm']:.1f}x shorter (median), "
+            f"output throughput {ratios['throughput_warm_over_cold']:.1f}x"
+        )
+    for name, each in cell["agreement"].items():
+        if each["same_text"] is not None:
+            told.append(
+                f"{name} against cold: {each['same_text']:.1%} of texts the same, first token's logprob exact in "
+                f"{number(each['first_token_logprob_exact'], '.1%')} (largest difference "
+                f"{number(each['first_token_logprob_max_difference'], '.2g')} nats)"
+            )
+    if cell["paired"]:
+        paired = cell["paired"]
+        told.append(
+            f"questions needed for margin {paired['margin']:g} at the observed flip rate of "
+            f"{paired['flip_rate']:.3f}: {paired['needed_n']}; asked: {paired['n']}"
+        )
+    return told
+
+
+def summary_frame(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per pass of every cell, for summary.csv."""
+    rows = []
+    for cell in cells:
+        for name, each in cell["passes"].items():
+            rows.append(
+                {
+                    "cell": cell["cell"],
+                    "verdict": cell["verdict"],
+                    "budget": cell["budget"],
+                    "repeat": cell["repeat"],
+                    "hit_rate_target": cell["hit_rate"]["target"],
+                    "hit_rate_measured": cell["hit_rate"]["measured"],
+                    "pass": name,
+                    "score": each["score"],
+                    "n": each["n"],
+                    "wall_s": each["wall_s"],
+                    "ttft_p50_s": each["ttft_s"]["p50"],
+                    "ttft_p95_s": each["ttft_s"]["p95"],
+                    "output_tokens_per_s": each["output_tokens_per_s"],
+                    "prompt_tokens_per_s": each["prompt_tokens_per_s"],
+                    "running_mean": each["running"]["mean"],
+                    "running_max": each["running"]["max"],
+                    "external_hit_tokens": each["external_hit_tokens"],
+                    "local_hit_tokens": each["local_hit_tokens"],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def number(value: float | None, form: str) -> str:
+    """A number in a format, or a dash where there is none."""
+    return NOT_MEASURED if value is None else format(value, form)
+
+
+def seconds(value: float | None) -> str:
+    """A time in the unit that reads best."""
+    if value is None:
+        return NOT_MEASURED
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+
+
+def share(part: float | None, whole: float | None) -> str:
+    """A fraction of the prompt tokens."""
+    return NOT_MEASURED if part is None or not whole else f"{part / whole:.3f}"

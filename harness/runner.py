@@ -1,0 +1,176 @@
+"""A run: every launch of the sweep, one after another, and what becomes of it on disk."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.config import RunConfig
+from harness.equivalence.verdict import Verdict, exit_code, run_verdict
+from harness.errors import HarnessError, Interrupted, UsageError
+from harness.measure.provenance import provenance, versions, without_secrets
+from harness.model.predict import predicted_block_size
+from harness.report.progress import RunProgress
+from harness.report.terminal import summary_frame
+from harness.servers.commands import check_extra_args
+from harness.servers.environment import server_environment
+from harness.servers.stack import Stack
+from harness.session import LaunchSession
+from harness.steps import Check, parse_check
+from harness.store import SCHEMA, RunFolder, write_frame, write_json
+from harness.sweep import Launch, launches
+
+
+def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, Any], int]:
+    """Measures and judges every cell of a configuration.
+
+    Returns:
+        The results folder, the contents of run.json, and the exit code of the verdict.
+
+    Raises:
+        UsageError: the configuration can't work; nothing was started.
+        HarnessError: a server or the machine failed; what was measured before is kept.
+        Interrupted: Ctrl-C or SIGTERM; the same holds.
+    """
+    check = parse_check(config.check)
+    check_extra_args(config)
+    block_size = predicted_block_size(config.model, config.engine)
+    plan = launches(config.sweep, block_size)
+    check_installed(config)
+    folder = RunFolder.create(Path(config.results_dir), config.run_id or new_run_id(config))
+    record = RunRecord(folder, config, block_size)
+    progress.done(
+        f"run {folder.path.name}: {len(plan)} launch(es), N = {block_size} predicted; results in {folder.path}"
+    )
+    try:
+        for launch in plan:
+            run_launch(config, check, launch, record, progress)
+    except Interrupted:
+        record.finish("interrupted", error="interrupted")
+        raise
+    except HarnessError as error:
+        record.finish("failed", error=str(error))
+        raise
+    verdict = record.finish("complete")
+    return folder, record.data, exit_code(verdict, config.gate.on_inconclusive)
+
+
+def run_launch(config: RunConfig, check: Check, launch: Launch, record: RunRecord, progress: RunProgress) -> None:
+    """LMCache up, vLLM up, the launch's steps once, every cell, both down."""
+    folder = record.folder.launch(launch.id)
+    chunk_size = config.servers.lmcache.chunk_size or record.predicted
+    with Stack(config, budget=launch.budget, chunk_size=chunk_size, folder=folder, notify=progress.stage) as stack:
+        session = LaunchSession(config, check, launch, stack, record.folder, progress)
+        record.launched(launch, stack, session.block_size, progress)
+        session.prepare()
+        session.take(check.launch)
+        for cell in launch.cells:
+            judged = session.measure(cell)
+            progress.done(f"{cell.id}: {judged['verdict']}")
+
+
+class RunRecord:
+    """run.json, kept true while the run goes on."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig, predicted: int) -> None:
+        self.folder = folder
+        self.config = config
+        self.predicted = predicted
+        python = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
+        resolved = asdict(config)
+        for server in resolved["servers"].values():
+            server["extra_args"] = without_secrets(server["extra_args"])
+        self.data: dict[str, Any] = {
+            "schema": SCHEMA,
+            "run_id": folder.path.name,
+            "status": "running",
+            "verdict": None,
+            "error": None,
+            "model": config.model.name,
+            "unified_block_size": None,
+            "predicted_block_size": predicted,
+            "started_at": _now(),
+            "finished_at": None,
+            "config": resolved,
+            "launches": {},
+            "warnings": [],
+            "provenance": provenance(python, server_environment(config)),
+        }
+        self._write()
+
+    def launched(self, launch: Launch, stack: Stack, block_size: int, progress: RunProgress) -> None:
+        """Notes a launch whose servers are up, and whether N is what was predicted.
+
+        Raises:
+            HarnessError: it isn't, and the configuration is strict.
+        """
+        described = stack.described()
+        described["commands"] = {name: without_secrets(line) for name, line in described["commands"].items()}
+        self.data["launches"][launch.id] = described | {"unified_block_size": block_size}
+        self.data["unified_block_size"] = block_size
+        if block_size != self.predicted:
+            warning = (
+                f"vLLM settled on N = {block_size} tokens and {self.predicted} was predicted: the server's value counts; "
+                f"budgets and chunk size were derived from the prediction."
+            )
+            self.data["warnings"].append(warning)
+            progress.warn(warning)
+            if self.config.strict:
+                raise HarnessError(warning + " strict=true makes this an error.")
+        self._write()
+
+    def finish(self, status: str, error: str | None = None) -> Verdict:
+        """Closes the run with what its complete cells came to."""
+        cells = self.folder.cells()
+        verdict = run_verdict(Verdict(cell["verdict"]) for cell in cells)
+        self.data |= {
+            "status": status,
+            "verdict": verdict.value if status == "complete" else None,
+            "error": error,
+            "finished_at": _now(),
+        }
+        if cells:
+            write_frame(self.folder.path / "summary.csv", summary_frame(cells))
+        self._write()
+        return verdict
+
+    def _write(self) -> None:
+        write_json(self.folder.path / "run.json", self.data)
+
+
+def check_installed(config: RunConfig) -> None:
+    """Stops before anything starts when a server's program is not there.
+
+    Raises:
+        UsageError: naming the interpreter and what to install.
+    """
+    env = server_environment(config)
+    for name, python in {
+        "vllm": config.servers.vllm.python,
+        "lmcache": config.servers.lmcache.python,
+    }.items():
+        found = versions(python or "", env) if python else versions(_this_python(), env)
+        if not found:
+            raise UsageError(f"servers.{name}.python={python} is not a Python that runs.")
+        if name not in found:
+            raise UsageError(
+                f"{name} is not installed in the environment of {python or _this_python()}: "
+                f"pip install -e '.[{config.engine.name}]' there, or set servers.{name}.python."
+            )
+
+
+def new_run_id(config: RunConfig) -> str:
+    """``20260131-235959-<model>-<sweep>``, in UTC."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.model.name}-{config.sweep.name}"
+
+
+def _this_python() -> str:
+    import sys
+
+    return sys.executable
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,44 @@
+"""Environment variables of both servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.config import RunConfig
+
+OVERLAY = Path(__file__).parent / "cpu_engine"
+"""Folder that makes vLLM's CPU build and LMCache work together; see its README."""
+
+COMMON = {
+    # POST /reset_prefix_cache exists in development mode only.
+    "VLLM_SERVER_DEV_MODE": "1",
+    # Block hashes must agree between processes, or every lookup misses and looks clean.
+    "PYTHONHASHSEED": "0",
+    # A module in the working directory must never shadow a library.
+    "PYTHONSAFEPATH": "1",
+    "PYTHONUNBUFFERED": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "LMCACHE_DISABLE_BANNER": "1",
+    "NO_COLOR": "1",
+}
+
+
+def server_environment(config: RunConfig, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What both servers get: the caller's environment, the harness's own variables, the engine's, in this order."""
+    env = dict(os.environ if base is None else base) | added_environment(config)
+    if config.engine.overlay and (inherited := (os.environ if base is None else base).get("PYTHONPATH")):
+        env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], inherited])
+    return env
+
+
+def added_environment(config: RunConfig) -> dict[str, str]:
+    """Only what the harness and the engine add, as it is shown and recorded."""
+    added = COMMON | config.engine.env
+    if Path(config.model.path).is_dir():
+        added["HF_HUB_OFFLINE"] = "1"
+    if config.engine.overlay:
+        added["PYTHONPATH"] = str(OVERLAY)
+    return added

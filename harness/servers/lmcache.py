@@ -1,0 +1,134 @@
+"""The LMCache server: health, clearing, and waiting until its stores have landed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from harness.errors import ServerError
+from harness.measure.counters import Counters, parse_counters
+from harness.servers.http import Endpoint
+from harness.servers.ports import LOOPBACK
+from harness.servers.process import ServerProcess
+from harness.servers.waiting import wait_for, wait_until_stable
+
+STOP_S = 20.0
+CLEAR_S = 30.0
+SETTLE_S = 120.0
+
+PAIRS = (
+    ("lmcache_mp_num_submitted_stores_total", "lmcache_mp_num_finished_stores_total"),
+    ("lmcache_mp_num_submitted_retrieves_total", "lmcache_mp_num_finished_retrieves_total"),
+)
+"""Counters that agree once nothing is in flight."""
+
+
+class LMCacheServer:
+    """A running LMCache server.
+
+    Args:
+        process: the child process.
+        http_port: port of its HTTP frontend on the loopback interface.
+        l2_dir: folder of its file-system L2; None when it has none.
+    """
+
+    def __init__(self, process: ServerProcess, http_port: int, l2_dir: Path | None = None) -> None:
+        self.process = process
+        self.http = Endpoint("LMCache", f"http://{LOOPBACK}:{http_port}")
+        self.l2_dir = l2_dir
+
+    def healthy(self) -> bool:
+        """Whether its health endpoint is green."""
+        return self.http.answers("/healthcheck")
+
+    def counters(self) -> Counters:
+        """All its counters; empty before the first traffic."""
+        return parse_counters(self.http.text("/metrics"))
+
+    def clear(self) -> dict[str, Any]:
+        """Empties memory and L2; see :meth:`clear_l1`."""
+        return self.clear_l1() | {"l2_files": self._empty_l2()}
+
+    def clear_l1(self) -> dict[str, Any]:
+        """Empties its memory and checks that it is empty: the call says 200 even when locked objects stay.
+
+        Returns:
+            What was seen: ``{"attempts": n, "objects": 0}``.
+
+        Raises:
+            ServerError: objects are still held after :data:`CLEAR_S` seconds.
+        """
+        attempts = 0
+
+        def emptied() -> int | None:
+            nonlocal attempts
+            attempts += 1
+            self.http.post("/cache/clear")
+            return 0 if self._objects() == 0 else None
+
+        if wait_for(emptied, CLEAR_S) is None:
+            raise ServerError(
+                f"LMCache still holds {self._objects()} objects after {attempts} clear requests in {CLEAR_S:.0f} s: "
+                "something keeps them locked (a request still in flight?)."
+            )
+        return {"attempts": attempts, "objects": 0}
+
+    def wait_until_settled(self) -> dict[str, float]:
+        """Waits until every store and retrieve has finished and the counters have stopped moving.
+
+        Returns:
+            The counters that decided it.
+
+        Raises:
+            ServerError: they did not settle within :data:`SETTLE_S` seconds.
+        """
+        seen = wait_until_stable(self._settled_counters, SETTLE_S)
+        if seen is None:
+            counters = self.counters()
+            told = ", ".join(f"{n.removeprefix('lmcache_mp_')}={counters.get(n)}" for p in PAIRS for n in p)
+            raise ServerError(
+                f"LMCache did not settle within {SETTLE_S:.0f} s ({told}): stores are stuck. "
+                + self.process.log_excerpt()
+            )
+        return dict(seen)
+
+    def stop(self) -> list[Path]:
+        """Ends it; see :meth:`ServerProcess.stop`."""
+        return self.process.stop(STOP_S)
+
+    def _settled_counters(self) -> tuple[tuple[str, float], ...] | None:
+        counters = self.counters()
+        if any(counters.get(submitted, 0) != counters.get(finished, 0) for submitted, finished in PAIRS):
+            return None
+        if counters.get("lmcache_mp_event_bus_queue_depth", 0) > 0 or self._pending_l2_stores() > 0:
+            return None
+        moving = [name for name in counters if name.endswith(("_stores_total", "_retrieves_total", "_chunks_total"))]
+        return tuple(sorted((name, counters[name]) for name in moving))
+
+    def _pending_l2_stores(self) -> int:
+        if self.l2_dir is None:
+            return 0
+        controller = self._storage()["store_controller"]
+        return int(controller["pending_keys_count"]) + int(controller["in_flight_task_count"])
+
+    def _objects(self) -> int:
+        return int(self._storage()["l1_manager"]["total_object_count"])
+
+    def _storage(self) -> dict[str, Any]:
+        status = self.http.json("/status")
+        try:
+            storage = status["storage_manager"]
+        except (KeyError, TypeError) as error:
+            raise ServerError(
+                "LMCache's /status has no storage_manager: this release is not the one that was tested (0.5.6)."
+            ) from error
+        assert isinstance(storage, dict)
+        return storage
+
+    def _empty_l2(self) -> int:
+        if self.l2_dir is None:
+            return 0
+        files = [path for path in self.l2_dir.rglob("*") if path.is_file()]
+        for path in files:
+            path.unlink()
+        return len(files)

@@ -1,0 +1,155 @@
+"""LMCache and vLLM together: up in the right order, down on every way out."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness.config import RunConfig
+from harness.errors import ServerError
+from harness.measure.counters import Snapshot
+from harness.servers.commands import lmcache_command, shown, vllm_command
+from harness.servers.environment import added_environment, server_environment
+from harness.servers.lmcache import LMCacheServer
+from harness.servers.ports import free_ports
+from harness.servers.process import ServerProcess
+from harness.servers.vllm import VllmServer
+
+Notify = Callable[[str], None]
+
+
+class Stack:
+    """One server launch; a context manager that stops what it started on every exit path.
+
+    Args:
+        config: the run's configuration.
+        budget: ``--max-num-batched-tokens`` of this launch.
+        chunk_size: LMCache's chunk size in tokens.
+        folder: where logs go.
+        notify: told in words what is being waited for.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        budget: int,
+        chunk_size: int,
+        folder: Path,
+        notify: Notify = lambda _: None,
+    ) -> None:
+        self.config = config
+        self.budget = budget
+        self.chunk_size = chunk_size
+        self.folder = folder.resolve()
+        self.notify = notify
+        self.started_s: dict[str, float] = {}
+        self.leftovers: list[Path] = []
+        self._lmcache_port, self._lmcache_http_port, self._vllm_port = free_ports(3)
+        self._scratch: Path | None = None
+        self._lmcache: LMCacheServer | None = None
+        self._vllm: VllmServer | None = None
+
+    @property
+    def lmcache(self) -> LMCacheServer:
+        """The LMCache server of this launch."""
+        assert self._lmcache is not None, "the stack is not up"
+        return self._lmcache
+
+    @property
+    def vllm(self) -> VllmServer:
+        """The vLLM server of this launch."""
+        assert self._vllm is not None, "the stack is not up"
+        return self._vllm
+
+    def __enter__(self) -> Stack:
+        try:
+            self._start_lmcache()
+            self._start_vllm()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """vLLM first, since it does not outlive its LMCache in peace; then whatever is left on the machine."""
+        try:
+            if self._vllm is not None:
+                self.notify("stopping vLLM")
+                self.leftovers += self._vllm.stop()
+        finally:
+            self._vllm = None
+            try:
+                if self._lmcache is not None:
+                    self.notify("stopping LMCache")
+                    self.leftovers += self._lmcache.stop()
+            finally:
+                self._lmcache = None
+                if self._scratch is not None:
+                    shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def snapshot(self) -> Snapshot:
+        """Counters of both servers now."""
+        return Snapshot(vllm=self.vllm.counters(), lmcache=self.lmcache.counters())
+
+    def described(self) -> dict[str, Any]:
+        """Commands, added environment and start-up times, for run.json."""
+        return {
+            "budget": self.budget,
+            "chunk_size": self.chunk_size,
+            "commands": {
+                "lmcache": shown(self.lmcache.process.command),
+                "vllm": shown(self.vllm.process.command),
+            },
+            "environment": added_environment(self.config),
+            "started_s": {name: round(seconds, 1) for name, seconds in self.started_s.items()},
+        }
+
+    def _start_lmcache(self) -> None:
+        l2_dir = None
+        if self.config.check.file_l2:
+            self._scratch = Path(tempfile.mkdtemp(prefix="harness-l2-"))
+            l2_dir = self._scratch
+        command = lmcache_command(
+            self.config,
+            chunk_size=self.chunk_size,
+            port=self._lmcache_port,
+            http_port=self._lmcache_http_port,
+            l2_dir=l2_dir,
+        )
+        process = self._process("LMCache", command)
+        self._lmcache = LMCacheServer(process, self._lmcache_http_port, l2_dir)
+        self._wait(process, self._lmcache.healthy, self.config.servers.lmcache.start_timeout_s)
+
+    def _start_vllm(self) -> None:
+        command = vllm_command(self.config, budget=self.budget, port=self._vllm_port, lmcache_port=self._lmcache_port)
+        process = self._process("vLLM", command)
+        self._vllm = VllmServer(process, self._vllm_port, self.config.model.name)
+        self._wait(process, self._ready, self.config.servers.vllm.start_timeout_s)
+
+    def _ready(self) -> bool:
+        # Without its LMCache vLLM hangs for ever and says nothing, so LMCache's end ends the wait.
+        if not self.lmcache.process.alive():
+            raise ServerError("LMCache exited while vLLM was starting. " + self.lmcache.process.log_excerpt())
+        return self.vllm.healthy()
+
+    def _process(self, name: str, command: list[str]) -> ServerProcess:
+        log = self.folder / f"{name.lower()}.log"
+        process = ServerProcess(name, command, server_environment(self.config), log)
+        process.start()
+        return process
+
+    def _wait(self, process: ServerProcess, ready: Callable[[], bool], timeout_s: float) -> None:
+        def waiting(waited: float) -> None:
+            self.notify(f"starting {process.name} ({waited:.0f} s)")
+
+        self.started_s[process.name.lower()] = process.wait_until_ready(ready, timeout_s, waiting)

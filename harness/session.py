@@ -1,0 +1,153 @@
+"""One server launch: its prompts, and the steps of a check taken on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.config import RunConfig
+from harness.corruption import Corruption, corrupt_files
+from harness.equivalence.evidence import CellFacts, gather_cell, read_evidence
+from harness.equivalence.judge import judge_cell
+from harness.errors import HarnessError
+from harness.report.progress import RunProgress
+from harness.servers.stack import Stack
+from harness.steps import Check, Step
+from harness.store import NewFolder, RunFolder, write_frame, write_json
+from harness.sweep import Cell, Launch
+from harness.workload.passes import run_pass, warm_up
+from harness.workload.prompts import Prompt, as_frame, set_hash, shared_first_blocks
+from harness.workload.tasks import build_prompts, load_task
+
+
+class LaunchSession:
+    """A launch whose servers are up.
+
+    Args:
+        config: the run's configuration.
+        check: the steps to take.
+        launch: budget and cells.
+        stack: both servers.
+        run: the run's folder.
+        progress: told what is going on.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        check: Check,
+        launch: Launch,
+        stack: Stack,
+        run: RunFolder,
+        progress: RunProgress,
+    ) -> None:
+        self.config = config
+        self.check = check
+        self.launch = launch
+        self.stack = stack
+        self.run = run
+        self.progress = progress
+        self.folder = run.launch(launch.id)
+        self.block_size = stack.vllm.block_size()
+        self.events: list[dict[str, Any]] = []
+        self.pass_folders: list[Path] = []
+        self.prompts: list[Prompt] = []
+        self.task: Any = None
+
+    def prepare(self) -> None:
+        """Builds and stores the prompts, and warms the servers up.
+
+        Raises:
+            UsageError: the task's data or prompts can't be had.
+            ServerError: a server does not answer.
+        """
+        self.progress.stage(f"building the prompts of task {self.config.task.name}")
+        self.task = load_task(self.config.task, self.block_size)
+        self.prompts = build_prompts(
+            self.task,
+            self.config.task,
+            self.stack.vllm.tokenize,
+            block_size=self.block_size,
+            max_model_len=self.stack.vllm.max_model_len(),
+        )
+        write_frame(self.folder / "prompts.parquet", as_frame(self.prompts))
+        if shared := shared_first_blocks(self.prompts, self.block_size):
+            self.progress.warn(
+                f"{shared} of {len(self.prompts)} prompts share their first block with another one: cold requests may "
+                "hit what earlier ones stored."
+            )
+        self.progress.stage("warming up")
+        warm_up(self.stack, self.config.load, self.prompts)
+
+    def take(self, steps: Sequence[Step]) -> None:
+        """Takes steps in order and notes what each of them saw."""
+        for step in steps:
+            seen = self._actions[step.action](step)
+            self.events.append({"step": step.action, "argument": _shown(step.argument), **seen})
+
+    def measure(self, cell: Cell) -> dict[str, Any]:
+        """Takes a cell's own steps, judges it and saves it; the launch's passes are shared by all its cells.
+
+        Returns:
+            The contents of cell.json.
+        """
+        before = (len(self.events), len(self.pass_folders))
+        self.take(self.check.cell)
+        facts = CellFacts(
+            cell_id=cell.id,
+            launch_id=self.launch.id,
+            budget=cell.budget,
+            repeat=cell.repeat,
+            block_size=self.block_size,
+            chunk_size=self.stack.chunk_size,
+            target=cell.target,
+            floor=self.config.task.floor,
+            prompt_set_sha256=set_hash(self.prompts),
+        )
+        with NewFolder(self.run.cell(cell.id)) as folder:
+            gather_cell(folder, facts, self.pass_folders, self.events)
+            judged = judge_cell(read_evidence(folder), self.config.gate)
+            write_json(folder / "cell.json", judged)
+        del self.events[before[0] :], self.pass_folders[before[1] :]
+        return judged
+
+    @property
+    def _actions(self) -> dict[str, Any]:
+        return {
+            "clear": self._clear,
+            "clear_l1": lambda _: {"lmcache": self.stack.lmcache.clear_l1()},
+            "reset_local": lambda _: {"vllm": self.stack.vllm.reset_prefix_cache()},
+            "corrupt": lambda step: self._corrupt(step.argument),
+            "pass": self._pass,
+        }
+
+    def _clear(self, step: Step) -> dict[str, Any]:
+        # vLLM first: what it still held could be stored again.
+        return {"vllm": self.stack.vllm.reset_prefix_cache(), "lmcache": self.stack.lmcache.clear()}
+
+    def _corrupt(self, corruption: Corruption) -> dict[str, Any]:
+        if self.stack.lmcache.l2_dir is None:
+            raise HarnessError("A corrupt step needs LMCache's file-system L2 (check.file_l2=true).")
+        return {"damaged": corrupt_files(self.stack.lmcache.l2_dir, corruption)}
+
+    def _pass(self, step: Step) -> dict[str, Any]:
+        name = str(step.argument)
+        folder = self.folder / "passes" / name
+        self.progress.stage(f"{name} pass", total=len(self.prompts))
+        run_pass(
+            name,
+            self.stack,
+            folder,
+            task=self.task,
+            task_config=self.config.task,
+            load=self.config.load,
+            prompts=self.prompts,
+            on_done=self.progress.step,
+        )
+        self.pass_folders.append(folder)
+        return {}
+
+
+def _shown(argument: Any) -> Any:
+    return vars(argument) if hasattr(argument, "__dict__") else str(argument) if argument is not None else None

@@ -1,0 +1,150 @@
+"""The results folder: where things lie, and how they get there whole or not at all.
+
+results/<run id>/run.json  summary.csv
+  launches/<launch id>/    server logs, prompts.parquet, passes/<pass>/…   (written as soon as measured)
+  cells/<cell id>/         cell.json and everything it was decided from
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import HarnessError, UsageError
+
+SCHEMA = 1
+"""Version of the folder's layout and of run.json and cell.json; see docs/results.md."""
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: ``results/<run id>``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, results_dir: Path, run_id: str) -> RunFolder:
+        """Makes the folder of a new run.
+
+        Raises:
+            UsageError: it exists already, or can't be written.
+        """
+        if not run_id or Path(run_id).name != run_id or run_id in (".", ".."):
+            raise UsageError(f"run_id={run_id} must be a plain folder name.")
+        path = results_dir / run_id
+        try:
+            (path / "cells").mkdir(parents=True)
+            (path / "launches").mkdir()
+        except FileExistsError as error:
+            raise UsageError(f"{path} exists already: choose another run_id or leave it out.") from error
+        except OSError as error:
+            raise UsageError(f"results_dir={results_dir} can't be written: {error.strerror}.") from error
+        return cls(path)
+
+    def launch(self, launch_id: str) -> Path:
+        """Folder of one server launch, made when it isn't there."""
+        path = self.path / "launches" / launch_id
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def cell(self, cell_id: str) -> Path:
+        """Folder of one finished cell; it exists only once the cell is complete."""
+        return self.path / "cells" / cell_id
+
+    def cells(self) -> list[dict[str, Any]]:
+        """Contents of every complete cell's cell.json, in the order in which they were measured."""
+        cells = [read_json(path) for path in (self.path / "cells").glob("*/cell.json") if path.parent.suffix == ""]
+        return sorted(cells, key=lambda cell: str(cell["measured_at"]))
+
+
+class NewFolder:
+    """A folder filled under a temporary name and renamed when all of it is there; a context manager.
+
+    Args:
+        path: its final name; must not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+
+    def __enter__(self) -> Path:
+        self.temporary.mkdir(parents=True)
+        return self.temporary
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.temporary.rename(self.path)
+        else:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Writes JSON under a temporary name and renames it; not-a-number becomes null.
+
+    Raises:
+        HarnessError: the disk refuses.
+    """
+    text = json.dumps(_finite(data), indent=2, ensure_ascii=False) + "\n"
+    _replace(path, lambda temporary: temporary.write_text(text))
+
+
+def write_frame(path: Path, frame: pd.DataFrame) -> None:
+    """Writes a table as parquet, or as CSV by its name, under a temporary name and renames it.
+
+    Raises:
+        HarnessError: the disk refuses.
+    """
+    if path.suffix == ".csv":
+        _replace(path, lambda temporary: frame.to_csv(temporary, index=False))
+    else:
+        _replace(path, lambda temporary: frame.to_parquet(temporary, index=False))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        UsageError: it isn't there or isn't JSON.
+    """
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}.") from error
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not JSON: {error}.") from error
+    assert isinstance(data, dict)
+    return data
+
+
+def _replace(path: Path, write: Any) -> None:
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise HarnessError(f"{path} can't be written: {error.strerror}. Free some space and run again.") from error
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

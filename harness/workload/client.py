@@ -1,0 +1,109 @@
+"""The streaming client: sends the prompts of a pass at a fixed concurrency and keeps what came back, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from harness.config import LoadConfig
+from harness.workload.prompts import Prompt
+from harness.workload.stream import CompletionStream, RequestRecord, StreamError
+
+BROKEN = (aiohttp.ClientError, ConnectionError, StreamError, asyncio.TimeoutError)
+"""What ends one request and not the pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go."""
+
+    url: str
+    model: str
+
+
+def request_body(prompt: Prompt, model: str) -> dict[str, object]:
+    """Body of ``POST /v1/completions``: greedy, streamed, with ids, logprob and runner-up of every token."""
+    return {
+        "model": model,
+        "prompt": list(prompt.token_ids),
+        "max_tokens": prompt.max_tokens,
+        "stop": list(prompt.stop),
+        "temperature": 0.0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        # Two: the chosen token is one of them, the other is the runner-up.
+        "logprobs": 2,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+
+
+async def send_all(
+    prompts: Sequence[Prompt], target: Target, load: LoadConfig, on_done: Callable[[RequestRecord], None]
+) -> float:
+    """Sends prompts in the given order, at most ``load.concurrency`` at a time.
+
+    One loop serves every concurrency, 1 included.  A request that fails is recorded with its error, and the
+    others go on.
+
+    Args:
+        prompts: what to send.
+        target: where to.
+        load: concurrency and limits.
+        on_done: given every record as its request ends.
+
+    Returns:
+        Wall time in seconds from the first request sent to the last one finished.
+    """
+    began = time.perf_counter()
+    waiting = iter(prompts)
+    timeout = aiohttp.ClientTimeout(total=load.request_timeout_s)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+
+        async def worker() -> None:
+            for prompt in waiting:
+                on_done(await _send_one(session, prompt, target, load.retries, began))
+
+        await asyncio.gather(*(worker() for _ in range(min(load.concurrency, len(prompts)))))
+        return time.perf_counter() - began
+
+
+async def _send_one(
+    session: aiohttp.ClientSession, prompt: Prompt, target: Target, retries: int, began: float
+) -> RequestRecord:
+    attempt = 0
+    while True:
+        record = RequestRecord(prompt.doc_id, prompt.sha256, time.perf_counter() - began, retries=attempt)
+        try:
+            await _stream(session, prompt, target, record, began)
+        except BROKEN as error:
+            record.error = _in_words(error)
+            if attempt < retries:
+                attempt += 1
+                continue
+        return record
+
+
+async def _stream(
+    session: aiohttp.ClientSession, prompt: Prompt, target: Target, record: RequestRecord, began: float
+) -> None:
+    body = request_body(prompt, target.model)
+    record.sent_s = time.perf_counter() - began
+    async with session.post(f"{target.url}/v1/completions", json=body) as response:
+        if response.status != 200:
+            raise StreamError(f"HTTP {response.status}: {(await response.text())[:300].strip()}")
+        stream = CompletionStream(record)
+        async for data in response.content.iter_any():
+            stream.feed(data, time.perf_counter() - began)
+        stream.finish(time.perf_counter() - began)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, asyncio.TimeoutError):
+        return "no end within the time limit (load.request_timeout_s)"
+    return f"{type(error).__name__}: {error}" if not isinstance(error, StreamError) else str(error)

@@ -1,0 +1,141 @@
+"""One pass: the launch's prompts sent once, scored by lm-eval, timed, and counted by both servers.
+
+Everything is written down the moment it is known, so that a later failure loses nothing: requests as they were
+answered, then scores, then, once LMCache has settled, the counters.  ``pass.json`` comes last and completes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.config import LoadConfig, TaskConfig
+from harness.measure.batch import BatchSample, BatchSampler
+from harness.servers.stack import Stack
+from harness.store import write_frame, write_json
+from harness.workload.client import Target, send_all
+from harness.workload.prompts import Prompt, order_for
+from harness.workload.stream import RequestRecord
+
+WARM_UP_PROMPTS = 8
+"""Enough to fill the batch once at the default concurrency."""
+
+
+def run_pass(
+    name: str,
+    stack: Stack,
+    folder: Path,
+    *,
+    task: Any,
+    task_config: TaskConfig,
+    load: LoadConfig,
+    prompts: Sequence[Prompt],
+    on_done: Callable[[], None] = lambda: None,
+) -> None:
+    """Sends and scores the prompts in the order of this pass, then waits until LMCache has settled.
+
+    Args:
+        name: of the pass; it also seeds the order.
+        stack: servers that are up.
+        folder: where the pass is written; made here.
+        task: the lm-eval task that the prompts were built from.
+        task_config: which of its scores counts.
+        load: concurrency and limits.
+        prompts: what is sent, each once.
+        on_done: called after every request.
+
+    Raises:
+        ServerError: a server does not answer, or stores never land.
+        HarnessError: lm-eval can't score it, or the disk refuses.
+    """
+    from harness.workload.scoring import score_pass
+
+    folder.mkdir(parents=True)
+    before = stack.snapshot()
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    sending = _Sending(name, stack, folder, load, prompts, on_done)
+    samples = score_pass(task, task_config, prompts, sending.send)
+    write_frame(folder / "samples.parquet", samples.assign(**{"pass": name}))
+    settled = stack.lmcache.wait_until_settled()
+    write_json(
+        folder / "pass.json",
+        {
+            "name": name,
+            "started_at": started_at,
+            "wall_s": sending.wall_s,
+            "missed_looks": sending.sampler.missed,
+            "settled": settled,
+            "counters": {"before": before.as_json(), "after": stack.snapshot().as_json()},
+        },
+    )
+
+
+def warm_up(stack: Stack, load: LoadConfig, prompts: Sequence[Prompt]) -> None:
+    """Sends a few prompts twice before anything is timed: the first requests after a start take seconds.
+
+    Twice, so that LMCache's retrieve path is warm as well; the caller clears both caches afterwards.
+    """
+    few = list(prompts[:WARM_UP_PROMPTS])
+    target = Target(stack.vllm.http.url, stack.vllm.model)
+    for _ in range(2):
+        asyncio.run(send_all(few, target, load, lambda _: None))
+        stack.lmcache.wait_until_settled()
+        stack.vllm.reset_prefix_cache()
+
+
+class _Sending:
+    """The timed part of a pass; its requests and timeline are written even when it is cut short."""
+
+    def __init__(
+        self,
+        name: str,
+        stack: Stack,
+        folder: Path,
+        load: LoadConfig,
+        prompts: Sequence[Prompt],
+        on_done: Callable[[], None],
+    ) -> None:
+        self.name, self.folder, self.load, self.on_done = name, folder, load, on_done
+        self.target = Target(stack.vllm.http.url, stack.vllm.model)
+        self.ordered = [prompts[index] for index in order_for(name, len(prompts), load.seed)]
+        self.sampler = BatchSampler(self.target.url, load.sample_hz)
+        self.records: list[RequestRecord] = []
+        self.wall_s = 0.0
+
+    def send(self) -> Sequence[RequestRecord]:
+        """Sends everything once."""
+        try:
+            self.wall_s = asyncio.run(self._send())
+        finally:
+            sent_tokens = {prompt.doc_id: len(prompt.token_ids) for prompt in self.ordered}
+            write_frame(self.folder / "requests.parquet", requests_frame(self.name, self.records, sent_tokens))
+            write_frame(self.folder / "timeline.parquet", timeline_frame(self.name, self.sampler.samples))
+        return self.records
+
+    async def _send(self) -> float:
+        async with self.sampler:
+            return await send_all(self.ordered, self.target, self.load, self._done)
+
+    def _done(self, record: RequestRecord) -> None:
+        self.records.append(record)
+        self.on_done()
+
+
+def requests_frame(name: str, records: Sequence[RequestRecord], sent_tokens: Mapping[int, int]) -> pd.DataFrame:
+    """One row per request, ordered by document; ``sent_tokens`` are prompt lengths as they left the client."""
+    frame = pd.DataFrame([asdict(record) for record in records], columns=[each.name for each in fields(RequestRecord)])
+    frame.insert(0, "pass", name)
+    frame.insert(3, "sent_tokens", [sent_tokens[doc_id] for doc_id in frame["doc_id"]])
+    return frame.sort_values("doc_id", ignore_index=True)
+
+
+def timeline_frame(name: str, looks: Sequence[BatchSample]) -> pd.DataFrame:
+    """One row per look at the batch."""
+    frame = pd.DataFrame([asdict(look) for look in looks], columns=["t_s", "running", "waiting"])
+    return frame.assign(**{"pass": name})

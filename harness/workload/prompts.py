@@ -1,0 +1,79 @@
+"""Prompts of a launch: built once, stored, hashed, and sent unchanged in every pass."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One document's prompt, as every pass sends it."""
+
+    doc_id: int
+    text: str
+    token_ids: tuple[int, ...]
+    stop: tuple[str, ...]
+    max_tokens: int
+
+    @property
+    def sha256(self) -> str:
+        """Hash of what is sent: token ids, stop strings and the token limit."""
+        sent = f"{self.token_ids}|{self.stop}|{self.max_tokens}"
+        return hashlib.sha256(sent.encode()).hexdigest()
+
+
+def whole_blocks(tokens: int, block_size: int) -> int:
+    """Blocks of a prompt that a cache can serve: its last token is always computed."""
+    return max(0, tokens - 1) // block_size
+
+
+def reachable_tokens(prompts: Sequence[Prompt], block_size: int) -> int:
+    """Prompt tokens that can come from the cache at best."""
+    return sum(whole_blocks(len(prompt.token_ids), block_size) * block_size for prompt in prompts)
+
+
+def reachable_rate(prompts: Sequence[Prompt], block_size: int) -> float:
+    """Highest hit rate that these prompts allow, as a fraction of their tokens."""
+    return reachable_tokens(prompts, block_size) / sum(len(prompt.token_ids) for prompt in prompts)
+
+
+def shared_first_blocks(prompts: Sequence[Prompt], block_size: int) -> int:
+    """Prompts whose first block another, earlier prompt has too: those would hit within a cold pass."""
+    firsts = [prompt.token_ids[:block_size] for prompt in prompts if len(prompt.token_ids) > block_size]
+    return len(firsts) - len(set(firsts))
+
+
+def order_for(pass_name: str, count: int, seed: int) -> list[int]:
+    """Positions 0..count-1 in the order of one pass: the same for a seed, another one for every pass.
+
+    Warm must not follow cold's order: a load that does nothing could then find its old, still correct block in
+    place.
+    """
+    order = list(range(count))
+    random.Random(f"{seed}/{pass_name}").shuffle(order)
+    return order
+
+
+def set_hash(prompts: Sequence[Prompt]) -> str:
+    """One hash for the whole set, independent of order."""
+    return hashlib.sha256("".join(sorted(prompt.sha256 for prompt in prompts)).encode()).hexdigest()
+
+
+def as_frame(prompts: Sequence[Prompt]) -> pd.DataFrame:
+    """One row per prompt, for prompts.parquet."""
+    return pd.DataFrame(
+        {
+            "doc_id": [prompt.doc_id for prompt in prompts],
+            "prompt_sha256": [prompt.sha256 for prompt in prompts],
+            "prompt_tokens": [len(prompt.token_ids) for prompt in prompts],
+            "text": [prompt.text for prompt in prompts],
+            "token_ids": [list(prompt.token_ids) for prompt in prompts],
+            "stop": [list(prompt.stop) for prompt in prompts],
+            "max_tokens": [prompt.max_tokens for prompt in prompts],
+        }
+    )

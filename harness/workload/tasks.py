@@ -1,0 +1,215 @@
+"""lm-eval tasks: gsm8k from the hub or from a folder, and the pocket problems; prompts built to cover N."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from harness.config import TaskConfig
+from harness.errors import UsageError
+from harness.pocket.problems import make_problems
+from harness.workload.prompts import Prompt, whole_blocks
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import ConfigurableTask
+
+FEWSHOT_SEED = 1234
+"""lm-eval's own default; its sampler is sequential, so the seed is set anew before every building."""
+
+DEFAULT_ANSWER_TOKENS = 256
+"""lm-eval's default for generation tasks that state no limit."""
+
+POCKET_ANSWER_TOKENS = 24
+"""A worked answer of the pocket task has 18 tokens."""
+
+Tokenize = Callable[[str], Sequence[int]]
+
+
+def load_task(config: TaskConfig, block_size: int) -> ConfigurableTask:
+    """The lm-eval task that a config names; ``block_size`` is N in tokens.
+
+    Raises:
+        UsageError: its data can't be had, or the pocket problems don't fit N.
+    """
+    # lm-eval and datasets draw their own bars over ours.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    from lm_eval.tasks import TaskManager
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    # Without the index of lm-eval's own tasks, which takes seconds to read and which only they need.
+    manager = TaskManager(include_defaults=config.name != "pocket")
+    if config.name == "pocket":
+        spec: Any = pocket_task(config, block_size)
+    elif config.data_dir is not None:
+        spec = local_task(config.name, Path(config.data_dir).expanduser(), manager)
+    else:
+        spec = config.name
+    try:
+        (task,) = manager.load([spec])["tasks"].values()
+    except (OSError, ConnectionError) as error:
+        raise UsageError(
+            f"The data of task {config.name} can't be loaded from the hub ({type(error).__name__}): "
+            "give a folder with train.jsonl and test.jsonl as task.data_dir=PATH."
+        ) from error
+    return task
+
+
+def pocket_task(config: TaskConfig, block_size: int) -> dict[str, Any]:
+    """lm-eval configuration of the pocket problems, in gsm8k's form, generated for this N."""
+    count = config.limit or 300
+    try:
+        problems = make_problems(count, config.seed, blocks=config.blocks, block_size=block_size)
+    except ValueError as error:
+        raise UsageError(f"task=pocket can't be built for N = {block_size}: {error}") from error
+    documents = [asdict(problem) for problem in problems]
+    return {
+        "task": "pocket",
+        "custom_dataset": lambda **_: {"test": _dataset(documents)},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{context}}{{question}}",
+        "doc_to_target": "{{answer}}",
+        "num_fewshot": 0,
+        "generation_kwargs": {
+            "until": ["\nQuestion:"],
+            "do_sample": False,
+            "temperature": 0.0,
+            "max_gen_toks": POCKET_ANSWER_TOKENS,
+        },
+        "filter_list": [
+            {
+                "name": "strict-match",
+                "filter": [
+                    {"function": "regex", "regex_pattern": r"#### (\-?[0-9\.\,]+)"},
+                    {"function": "take_first"},
+                ],
+            }
+        ],
+        "metric_list": [
+            {
+                "metric": "exact_match",
+                "aggregation": "mean",
+                "higher_is_better": True,
+                "regexes_to_ignore": [",", r"\$", "(?s).*#### ", r"\.$"],
+            }
+        ],
+    }
+
+
+def local_task(name: str, folder: Path, manager: Any) -> dict[str, Any]:
+    """lm-eval's own configuration of a task, with its splits read from ``folder/<split>.jsonl``.
+
+    Raises:
+        UsageError: a file is missing or holds something else than one JSON object per line.
+    """
+    text = Path(manager.task_index[name].yaml_path).read_text()
+    config: dict[str, Any] = yaml.safe_load(text)
+    splits = {config[key] for key in ("training_split", "test_split", "fewshot_split") if key in config}
+    documents = {split: read_jsonl(folder / f"{split}.jsonl") for split in sorted(splits)}
+    data = {split: _dataset(rows) for split, rows in documents.items()}
+    for key in ("dataset_path", "dataset_name"):
+        config.pop(key, None)
+    return config | {"custom_dataset": lambda **_: data}
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Rows of a jsonl file.
+
+    Raises:
+        UsageError: it can't be read, or a line is not a JSON object.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise UsageError(
+            f"task.data_dir: {path} can't be read ({error.strerror}); train.jsonl and test.jsonl are needed."
+        ) from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"task.data_dir: {path} line {number} is not JSON: {error.msg}.") from error
+        if not isinstance(row, dict):
+            raise UsageError(f"task.data_dir: {path} line {number} is not a JSON object.")
+        rows.append(row)
+    return rows
+
+
+def build_prompts(
+    task: ConfigurableTask, config: TaskConfig, tokenize: Tokenize, *, block_size: int, max_model_len: int
+) -> list[Prompt]:
+    """Prompts that cover ``config.min_blocks`` blocks of N, with the fewest few-shot examples that do.
+
+    Raises:
+        UsageError: no allowed number of examples does it within ``max_model_len``, in one sentence with numbers.
+    """
+    fixed = config.num_fewshot
+    shots = range(config.min_fewshot, config.max_fewshot + 1) if fixed is None else range(fixed, fixed + 1)
+    shortest = longest = 0
+    for count in _promising(shots, task, config, tokenize, block_size):
+        prompts = _prompts_with(task, config, tokenize, count)
+        lengths = [len(prompt.token_ids) for prompt in prompts]
+        shortest, longest = min(lengths), max(lengths)
+        room = max_model_len - max(prompt.max_tokens for prompt in prompts)
+        if longest > room:
+            raise UsageError(
+                f"Prompts of task {config.name} with {count} few-shot examples are up to {longest} tokens long, and "
+                f"{room} fit (model.max_model_len {max_model_len} less the answer): raise model.max_model_len, or "
+                "lower task.min_blocks or task.num_fewshot."
+            )
+        if whole_blocks(shortest, block_size) >= config.min_blocks:
+            return prompts
+    raise UsageError(
+        f"Prompts of task {config.name} cover {whole_blocks(shortest, block_size)} blocks of N = {block_size} tokens "
+        f"(the shortest has {shortest} tokens with {shots[-1]} few-shot examples), and task.min_blocks="
+        f"{config.min_blocks} needs {config.min_blocks * block_size + 1}: raise task.max_fewshot or "
+        "task.num_fewshot, or lower task.min_blocks."
+    )
+
+
+def _promising(
+    shots: range, task: ConfigurableTask, config: TaskConfig, tokenize: Tokenize, block_size: int
+) -> Sequence[int]:
+    """Few-shot counts worth building in full: from the first whose *first* prompt is long enough."""
+    for count in shots:
+        (first,) = _instances(task, count, 1)
+        if whole_blocks(len(tokenize(first.args[0])), block_size) >= config.min_blocks:
+            return range(count, shots.stop)
+    return shots[-1:]
+
+
+def _prompts_with(task: ConfigurableTask, config: TaskConfig, tokenize: Tokenize, fewshot: int) -> list[Prompt]:
+    prompts = []
+    for instance in _instances(task, fewshot, config.limit):
+        text, generation = instance.args
+        prompts.append(
+            Prompt(
+                doc_id=int(instance.doc_id),
+                text=text,
+                token_ids=tuple(tokenize(text)),
+                stop=tuple(generation.get("until", ())),
+                max_tokens=config.max_gen_toks or int(generation.get("max_gen_toks", DEFAULT_ANSWER_TOKENS)),
+            )
+        )
+    return prompts
+
+
+def _instances(task: ConfigurableTask, fewshot: int, limit: int | None) -> list[Any]:
+    task.set_config(key="num_fewshot", value=fewshot)
+    task.set_fewshot_seed(seed=FEWSHOT_SEED)
+    task.build_all_requests(limit=limit, rank=0, world_size=1)
+    return list(task.instances)
+
+
+def _dataset(rows: list[dict[str, Any]]) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_list(rows)
