@@ -11,12 +11,13 @@ from pathlib import Path
 from types import FrameType
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from harness.config import load_config, nearest
+from harness.config import RunConfig, first_line, load_config, nearest
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.report.progress import RunProgress
 from harness.report.terminal import print_run
@@ -72,7 +73,7 @@ def run_command(overrides: Sequence[str]) -> int:
     def job(composed: DictConfig) -> None:
         codes.append(run_one(composed))
 
-    register_resolvers()
+    register()
     # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = ["harness run", *with_engine(overrides)]
@@ -123,8 +124,9 @@ def configs_folder() -> Path:
     return checkout if checkout.is_dir() else Path(__file__).parent / "configs"
 
 
-def register_resolvers() -> None:
-    """Values that configs can't know: where the pocket checkpoint lies."""
+def register() -> None:
+    """Tells Hydra the typed schema of ``configs/`` and what configs can't know: where the pocket checkpoint lies."""
+    ConfigStore.instance().store(name="schema", node=RunConfig)
     OmegaConf.register_new_resolver("pocket_checkpoint", lambda: str(POCKET_CHECKPOINT), replace=True)
 
 
@@ -136,9 +138,13 @@ def with_engine(overrides: Sequence[str]) -> list[str]:
 
 
 def hydra_sentence(error: Exception) -> str:
-    """Hydra's complaint without its traceback and its advice to set HYDRA_FULL_ERROR."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(line for line in lines if not line.startswith(("full_key", "object_type", "Check that")))
+    """Hydra's complaint and its cause, without tracebacks, search paths and links."""
+    told = " ".join(str(error).split("Config search path")[0].split("See https://")[0].split())
+    cause = f": {first_line(error.__cause__)}" if error.__cause__ else ""
+    hint = (
+        " (quote values that hold = or spaces: 'field=[\"--name=value\"]')" if "no viable alternative" in told else ""
+    )
+    return f"{told.rstrip('.')}{cause}{hint}."
 
 
 @contextmanager

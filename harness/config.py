@@ -218,8 +218,9 @@ def load_config(composed: DictConfig) -> RunConfig:
         UsageError: one sentence with the field, its value and the accepted form.
     """
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(RunConfig), composed)
-        config = OmegaConf.to_object(merged)
+        # Through a plain container: a key that was appended to the composed config (+key=…) is checked as well.
+        plain = OmegaConf.to_container(composed, resolve=True)
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RunConfig), plain))
     except OmegaConfBaseException as error:
         raise UsageError(_in_one_sentence(error)) from error
     assert isinstance(config, RunConfig)
@@ -264,6 +265,9 @@ def _check_model_path(config: RunConfig) -> None:
 
 
 def _in_one_sentence(error: OmegaConfBaseException) -> str:
-    text = " ".join(str(error).split("\n")[0].split())
-    name = getattr(error, "full_key", None) or "config"
-    return f"{name}: {text.rstrip('.')}."
+    return f"{error.full_key or 'config'}: {first_line(error)}."
+
+
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, as a sentence goes on."""
+    return str(error).strip().split("\n")[0].rstrip(". ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from harness.session import LaunchSession
 from harness.steps import Check, parse_check
 from harness.store import SCHEMA, RunFolder, write_frame, write_json
 from harness.sweep import Launch, launches
+from harness.workload.tasks import load_task
 
 
 def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, Any], int]:
@@ -39,6 +41,8 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     block_size = predicted_block_size(config.model, config.engine)
     plan = launches(config.sweep, block_size)
     check_installed(config)
+    progress.stage(f"loading task {config.task.name}")
+    task = load_task(config.task, block_size)
     folder = RunFolder.create(Path(config.results_dir), config.run_id or new_run_id(config))
     record = RunRecord(folder, config, block_size)
     progress.done(
@@ -46,7 +50,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     )
     try:
         for launch in plan:
-            run_launch(config, check, launch, record, progress)
+            run_launch(config, check, launch, record, progress, task)
     except Interrupted:
         record.finish("interrupted", error="interrupted")
         raise
@@ -57,17 +61,21 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     return folder, record.data, exit_code(verdict, config.gate.on_inconclusive)
 
 
-def run_launch(config: RunConfig, check: Check, launch: Launch, record: RunRecord, progress: RunProgress) -> None:
+def run_launch(
+    config: RunConfig, check: Check, launch: Launch, record: RunRecord, progress: RunProgress, task: Any
+) -> None:
     """LMCache up, vLLM up, the launch's steps once, every cell, both down."""
     folder = record.folder.launch(launch.id)
     chunk_size = config.servers.lmcache.chunk_size or record.predicted
     with Stack(config, budget=launch.budget, chunk_size=chunk_size, folder=folder, notify=progress.stage) as stack:
-        session = LaunchSession(config, check, launch, stack, record.folder, progress)
+        session = LaunchSession(
+            config, launch, stack, record.folder, progress, task=task, task_block_size=record.predicted
+        )
         record.launched(launch, stack, session.block_size, progress)
         session.prepare()
         session.take(check.launch)
         for cell in launch.cells:
-            judged = session.measure(cell)
+            judged = session.measure(cell, check.cell)
             progress.done(f"{cell.id}: {judged['verdict']}")
 
 
@@ -112,8 +120,8 @@ class RunRecord:
         self.data["unified_block_size"] = block_size
         if block_size != self.predicted:
             warning = (
-                f"vLLM settled on N = {block_size} tokens and {self.predicted} was predicted: the server's value counts; "
-                f"budgets and chunk size were derived from the prediction."
+                f"vLLM settled on N = {block_size} tokens and {self.predicted} was predicted: the server counts, "
+                "but budgets and chunk size come from the prediction."
             )
             self.data["warnings"].append(warning)
             progress.warn(warning)
@@ -151,12 +159,12 @@ def check_installed(config: RunConfig) -> None:
         "vllm": config.servers.vllm.python,
         "lmcache": config.servers.lmcache.python,
     }.items():
-        found = versions(python or "", env) if python else versions(_this_python(), env)
+        found = versions(python or sys.executable, env)
         if not found:
             raise UsageError(f"servers.{name}.python={python} is not a Python that runs.")
         if name not in found:
             raise UsageError(
-                f"{name} is not installed in the environment of {python or _this_python()}: "
+                f"{name} is not installed in the environment of {python or sys.executable}: "
                 f"pip install -e '.[{config.engine.name}]' there, or set servers.{name}.python."
             )
 
@@ -164,12 +172,6 @@ def check_installed(config: RunConfig) -> None:
 def new_run_id(config: RunConfig) -> str:
     """``20260131-235959-<model>-<sweep>``, in UTC."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.model.name}-{config.sweep.name}"
-
-
-def _this_python() -> str:
-    import sys
-
-    return sys.executable
 
 
 def _now() -> str:

@@ -13,7 +13,7 @@ from harness.equivalence.judge import judge_cell
 from harness.errors import HarnessError
 from harness.report.progress import RunProgress
 from harness.servers.stack import Stack
-from harness.steps import Check, Step
+from harness.steps import Step
 from harness.store import NewFolder, RunFolder, write_frame, write_json
 from harness.sweep import Cell, Launch
 from harness.workload.passes import run_pass, warm_up
@@ -26,24 +26,26 @@ class LaunchSession:
 
     Args:
         config: the run's configuration.
-        check: the steps to take.
         launch: budget and cells.
         stack: both servers.
         run: the run's folder.
         progress: told what is going on.
+        task: the lm-eval task, loaded for ``task_block_size``.
+        task_block_size: predicted N in tokens.
     """
 
     def __init__(
         self,
         config: RunConfig,
-        check: Check,
         launch: Launch,
         stack: Stack,
         run: RunFolder,
         progress: RunProgress,
+        *,
+        task: Any,
+        task_block_size: int,
     ) -> None:
         self.config = config
-        self.check = check
         self.launch = launch
         self.stack = stack
         self.run = run
@@ -52,18 +54,20 @@ class LaunchSession:
         self.block_size = stack.vllm.block_size()
         self.events: list[dict[str, Any]] = []
         self.pass_folders: list[Path] = []
+        self._passes = self.folder / "passes"
         self.prompts: list[Prompt] = []
-        self.task: Any = None
+        # Problems that are laid out along block boundaries are laid out anew where N is not what was predicted.
+        same = self.block_size == task_block_size
+        self.task = task if same else load_task(config.task, self.block_size)
 
     def prepare(self) -> None:
         """Builds and stores the prompts, and warms the servers up.
 
         Raises:
-            UsageError: the task's data or prompts can't be had.
+            UsageError: the task's prompts can't cover what is asked for.
             ServerError: a server does not answer.
         """
         self.progress.stage(f"building the prompts of task {self.config.task.name}")
-        self.task = load_task(self.config.task, self.block_size)
         self.prompts = build_prompts(
             self.task,
             self.config.task,
@@ -86,14 +90,15 @@ class LaunchSession:
             seen = self._actions[step.action](step)
             self.events.append({"step": step.action, "argument": _shown(step.argument), **seen})
 
-    def measure(self, cell: Cell) -> dict[str, Any]:
+    def measure(self, cell: Cell, steps: Sequence[Step]) -> dict[str, Any]:
         """Takes a cell's own steps, judges it and saves it; the launch's passes are shared by all its cells.
 
         Returns:
             The contents of cell.json.
         """
-        before = (len(self.events), len(self.pass_folders))
-        self.take(self.check.cell)
+        of_launch = (len(self.events), len(self.pass_folders), self._passes)
+        self._passes = self._passes / cell.id
+        self.take(steps)
         facts = CellFacts(
             cell_id=cell.id,
             launch_id=self.launch.id,
@@ -109,7 +114,8 @@ class LaunchSession:
             gather_cell(folder, facts, self.pass_folders, self.events)
             judged = judge_cell(read_evidence(folder), self.config.gate)
             write_json(folder / "cell.json", judged)
-        del self.events[before[0] :], self.pass_folders[before[1] :]
+        del self.events[of_launch[0] :], self.pass_folders[of_launch[1] :]
+        self._passes = of_launch[2]
         return judged
 
     @property
@@ -133,7 +139,7 @@ class LaunchSession:
 
     def _pass(self, step: Step) -> dict[str, Any]:
         name = str(step.argument)
-        folder = self.folder / "passes" / name
+        folder = self._passes / name
         self.progress.stage(f"{name} pass", total=len(self.prompts))
         run_pass(
             name,

@@ -50,8 +50,8 @@ def parse_check(config: CheckConfig) -> Check:
     for needed in ("cold", "warm"):
         if passes.count(needed) != 1:
             raise UsageError(
-                f"check {config.name} has {passes.count(needed)} passes called {needed}: one is compared with the other, "
-                "so there must be exactly one of each."
+                f"check {config.name} has {passes.count(needed)} passes called {needed}: one is compared with the "
+                "other, so there must be exactly one of each."
             )
     if len(set(passes)) < len(passes):
         raise UsageError(f"check {config.name} names a pass twice: {', '.join(passes)}.")

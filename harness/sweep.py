@@ -46,8 +46,8 @@ def budget_tokens(budget: object, block_size: int) -> int:
         raise UsageError(f"sweep.budgets: {text!r} is no budget: write a number or N, 1.5N, 2N-1, 4N.")
     if tokens < block_size:
         raise UsageError(
-            f"sweep.budgets: {text} is {tokens} tokens, less than one block of N = {block_size}: nothing could ever be "
-            f"stored. Use sweep.budgets=[2N-1], which is {2 * block_size - 1}."
+            f"sweep.budgets: a budget of {tokens} tokens is less than one block of N = {block_size}: nothing could "
+            f"ever be stored. Use sweep.budgets=[2N-1], which is {2 * block_size - 1}."
         )
     return tokens
 

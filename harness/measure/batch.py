@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from harness.errors import ServerError
 from harness.measure.counters import read_gauges
 
 RUNNING = "vllm:num_requests_running"
@@ -39,6 +40,10 @@ class BatchSampler:
     Args:
         url: base URL of vLLM.
         hz: looks per second; a look that takes longer than its turn delays the next one.
+
+    Raises:
+        ServerError: on leaving, when the page did not show what was looked for; a look that got no answer is only
+            counted in ``missed``.
     """
 
     def __init__(self, url: str, hz: float) -> None:
@@ -52,10 +57,15 @@ class BatchSampler:
         self._task = asyncio.create_task(self._run())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._task is not None
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+        if isinstance(ended, ValueError) and kind is None:
+            raise ServerError(
+                f"The batch size can't be read from {self.url}/metrics: {ended}. "
+                "This vLLM release is not one that was tested (0.32.0), or it runs with --disable-log-stats."
+            ) from ended
 
     async def _run(self) -> None:
         began = time.perf_counter()
@@ -63,9 +73,9 @@ class BatchSampler:
             while True:
                 turn = time.perf_counter()
                 try:
-                    async with session.get(self.url + "/metrics") as response:
+                    async with session.get(self.url + "/metrics", raise_for_status=True) as response:
                         text = await response.text()
                     self.samples.append(read_batch(text, time.perf_counter() - began))
-                except (aiohttp.ClientError, asyncio.TimeoutError):
+                except (aiohttp.ClientError, TimeoutError):
                     self.missed += 1
                 await asyncio.sleep(max(0.0, self.every_s - (time.perf_counter() - turn)))

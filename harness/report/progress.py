@@ -9,15 +9,25 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
 COUNTED_SECONDS = re.compile(r" \(\d+ s\)$")
+
+
+class CountColumn(ProgressColumn):
+    """``74/300``, or nothing where the total isn't known."""
+
+    def render(self, task: Task) -> Text:
+        """The count of one line."""
+        return Text("" if task.total is None else f"{int(task.completed)}/{int(task.total)}")
 
 
 class RunProgress:
@@ -35,7 +45,7 @@ class RunProgress:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
-            MofNCompleteColumn(),
+            CountColumn(),
             TimeElapsedColumn(),
             console=self.console,
             disable=not self.console.is_terminal,

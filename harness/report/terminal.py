@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 STYLES = {"pass": "bold green", "fail": "bold red", "invalid": "bold magenta", "inconclusive": "bold yellow"}
 
-NOT_MEASURED = "–"
+NOT_MEASURED = "-"
 
 
 def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], path: str) -> None:
@@ -31,37 +32,33 @@ def pass_table(cell: Mapping[str, Any]) -> Table:
     """One row per pass of a cell, in the order in which they ran."""
     rate = cell["hit_rate"]
     table = Table(
-        title=f"{cell['cell']}: budget {cell['budget']} tokens, N = {cell['unified_block_size']}, hit rate target "
-        f"{number(rate['target'], '.3f')}, reachable {number(rate['reachable'], '.3f')}, "
-        f"measured {number(rate['measured'], '.3f')}",
+        title=f"{cell['cell']}: budget {cell['budget']}, N = {cell['unified_block_size']}, "
+        f"n = {cell['passes']['cold']['n']}\nhit rate: target {number(rate['target'], '.3f')}, "
+        f"reachable {number(rate['reachable'], '.3f')}, measured {number(rate['measured'], '.3f')}",
         title_justify="left",
         title_style="",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
     )
-    table.add_column("pass")
+    table.add_column("pass", no_wrap=True)
     for heading in (
         "score",
-        "n",
-        "TTFT p50",
-        "p95",
-        "out tok/s",
-        "in tok/s",
-        "running",
-        "max",
-        "external",
-        "local",
+        "TTFT ms\np50 / p95",
+        "output\ntok/s",
+        "prompt\ntok/s",
+        "running\navg/max",
+        "LMCache\nhits",
+        "vLLM\nhits",
     ):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, each in cell["passes"].items():
         table.add_row(
             name,
             number(each["score"], ".3f"),
-            str(each["n"]),
-            seconds(each["ttft_s"]["p50"]),
-            seconds(each["ttft_s"]["p95"]),
-            number(each["output_tokens_per_s"], ",.0f"),
-            number(each["prompt_tokens_per_s"], ",.0f"),
-            number(each["running"]["mean"], ".1f"),
-            number(each["running"]["max"], ".0f"),
+            f"{milliseconds(each['ttft_s']['p50'])} / {milliseconds(each['ttft_s']['p95'])}",
+            number(each["output_tokens_per_s"], ".0f"),
+            number(each["prompt_tokens_per_s"], ".0f"),
+            f"{number(each['running']['mean'], '.1f')}/{number(each['running']['max'], '.0f')}",
             share(each["external_hit_tokens"], each["prompt_tokens"]),
             share(each["local_hit_tokens"], each["prompt_tokens"]),
         )
@@ -80,8 +77,8 @@ def notes(cell: Mapping[str, Any]) -> list[str]:
     ratios = cell["speed"]
     if ratios["ttft_p50_cold_over_warm"] and ratios["throughput_warm_over_cold"]:
         told.append(
-            f"warm against cold: TTFT {ratios['ttft_p50_cold_over_warm']:.1f}x shorter (median), "
-            f"output throughput {ratios['throughput_warm_over_cold']:.1f}x"
+            f"warm against cold: median TTFT {times(1 / ratios['ttft_p50_cold_over_warm'])}, "
+            f"output throughput {times(ratios['throughput_warm_over_cold'])}"
         )
     for name, each in cell["agreement"].items():
         if each["same_text"] is not None:
@@ -134,11 +131,14 @@ def number(value: float | None, form: str) -> str:
     return NOT_MEASURED if value is None else format(value, form)
 
 
-def seconds(value: float | None) -> str:
-    """A time in the unit that reads best."""
-    if value is None:
-        return NOT_MEASURED
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+def milliseconds(seconds: float | None) -> str:
+    """A time in milliseconds, or a dash."""
+    return NOT_MEASURED if seconds is None else f"{seconds * 1000:.0f}"
+
+
+def times(ratio: float) -> str:
+    """A ratio to the cold pass in words."""
+    return f"{ratio:.2f} of cold" if ratio < 1 else f"{ratio:.1f} times cold"
 
 
 def share(part: float | None, whole: float | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.config import RunConfig
@@ -34,6 +34,9 @@ OWNED_BY_HARNESS = {
         "--no-enable-prefix-caching": "hits need it",
         "--mamba-cache-mode": "only align is supported",
         "--shutdown-timeout": "the harness stops the server",
+        "--disable-log-stats": "its counters are the evidence",
+        "--uds": "servers bind loopback",
+        "--config": "write its arguments out, so that they can be checked",
     },
     "servers.lmcache.extra_args": {
         "--host": "servers bind loopback",
@@ -45,6 +48,7 @@ OWNED_BY_HARNESS = {
         "--max-workers": "set servers.lmcache.max_workers",
         "--separate-object-groups": "set model.separate_object_groups",
         "--no-separate-object-groups": "set model.separate_object_groups",
+        "--l2-adapter": "set check.file_l2, which gives it an L2 that is cleared before a cold pass",
     },
 }
 """Arguments that ``extra_args`` may not set -> why, or which field does."""
@@ -58,10 +62,20 @@ def check_extra_args(config: RunConfig) -> None:
     """
     for field, owned in OWNED_BY_HARNESS.items():
         server = config.servers.vllm if "vllm" in field else config.servers.lmcache
-        for argument in server.extra_args:
-            name = argument.split("=", 1)[0].replace("_", "-")
-            if name in owned:
-                raise UsageError(f"{field} contains {name}, which the harness sets: {owned[name]}.")
+        _refuse(field, server.extra_args, owned)
+    # They come before the harness's own, which repeats only some of them.
+    owned_of_vllm = OWNED_BY_HARNESS["servers.vllm.extra_args"]
+    _refuse("model.vllm_args", config.model.vllm_args, owned_of_vllm)
+    _refuse("engine.vllm_args", config.engine.vllm_args, owned_of_vllm)
+
+
+def _refuse(field: str, arguments: Sequence[str], owned: Mapping[str, str]) -> None:
+    for argument in arguments:
+        # Both programs take --a_b for --a-b and a beginning for the whole; vLLM takes --a.b=1 for a key of --a.
+        name = argument.split("=", 1)[0].split(".", 1)[0].replace("_", "-")
+        for whole, why in owned.items():
+            if name == whole or (len(name) > 2 and name.startswith("--") and whole.startswith(name)):
+                raise UsageError(f"{field} contains {argument}, which sets {whole}, and the harness does: {why}.")
 
 
 def lmcache_command(
@@ -95,7 +109,7 @@ def lmcache_command(
 def vllm_command(config: RunConfig, *, budget: int, port: int, lmcache_port: int) -> list[str]:
     """``vllm serve`` for a launch; ``budget`` is ``--max-num-batched-tokens``."""
     model, own = config.model, config.servers.vllm
-    command = [own.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", model.path]
+    command = [own.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", served_path(model.path)]
     command += ["--enable-prefix-caching", "--mamba-cache-mode", "align"]
     command += ["--max-num-batched-tokens", str(budget)]
     command += ["--kv-transfer-config", json.dumps(kv_transfer_config(lmcache_port))]
@@ -111,6 +125,15 @@ def vllm_command(config: RunConfig, *, budget: int, port: int, lmcache_port: int
     command += ["--served-model-name", model.name, "--host", LOOPBACK, "--port", str(port)]
     command += ["--enable-prompt-tokens-details", "--shutdown-timeout", str(VLLM_STOP_S)]
     return command + list(own.extra_args)
+
+
+def served_path(path: str) -> str:
+    """A checkpoint folder as an absolute path, since servers work in another folder; a hub id as it is.
+
+    Links are kept: the path is part of LMCache's key.
+    """
+    folder = Path(path).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else path
 
 
 def kv_transfer_config(lmcache_port: int) -> dict[str, object]:

@@ -37,7 +37,7 @@ def server_environment(config: RunConfig, base: Mapping[str, str] | None = None)
 def added_environment(config: RunConfig) -> dict[str, str]:
     """Only what the harness and the engine add, as it is shown and recorded."""
     added = COMMON | config.engine.env
-    if Path(config.model.path).is_dir():
+    if Path(config.model.path).expanduser().is_dir():
         added["HF_HUB_OFFLINE"] = "1"
     if config.engine.overlay:
         added["PYTHONPATH"] = str(OVERLAY)

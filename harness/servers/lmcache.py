@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ServerError
-from harness.measure.counters import Counters, parse_counters
+from harness.measure.counters import Counters
 from harness.servers.http import Endpoint
 from harness.servers.ports import LOOPBACK
 from harness.servers.process import ServerProcess
@@ -34,7 +34,7 @@ class LMCacheServer:
 
     def __init__(self, process: ServerProcess, http_port: int, l2_dir: Path | None = None) -> None:
         self.process = process
-        self.http = Endpoint("LMCache", f"http://{LOOPBACK}:{http_port}")
+        self.http = Endpoint("LMCache", f"http://{LOOPBACK}:{http_port}", process.log_excerpt)
         self.l2_dir = l2_dir
 
     def healthy(self) -> bool:
@@ -43,7 +43,7 @@ class LMCacheServer:
 
     def counters(self) -> Counters:
         """All its counters; empty before the first traffic."""
-        return parse_counters(self.http.text("/metrics"))
+        return self.http.counters()
 
     def clear(self) -> dict[str, Any]:
         """Empties memory and L2; see :meth:`clear_l1`."""
@@ -58,18 +58,20 @@ class LMCacheServer:
         Raises:
             ServerError: objects are still held after :data:`CLEAR_S` seconds.
         """
-        attempts = 0
+        attempts = held = 0
 
         def emptied() -> int | None:
-            nonlocal attempts
+            nonlocal attempts, held
             attempts += 1
             self.http.post("/cache/clear")
-            return 0 if self._objects() == 0 else None
+            held = self._sum_of("l1_manager", "total_object_count")
+            return 0 if held == 0 else None
 
         if wait_for(emptied, CLEAR_S) is None:
             raise ServerError(
-                f"LMCache still holds {self._objects()} objects after {attempts} clear requests in {CLEAR_S:.0f} s: "
-                "something keeps them locked (a request still in flight?)."
+                f"LMCache still holds {held} objects after {attempts} clear requests in {CLEAR_S:g} s: "
+                "something keeps them locked (a request still in flight?). Its locks run out by themselves "
+                f"after minutes; {self.http.url}/status shows them."
             )
         return {"attempts": attempts, "objects": 0}
 
@@ -87,7 +89,7 @@ class LMCacheServer:
             counters = self.counters()
             told = ", ".join(f"{n.removeprefix('lmcache_mp_')}={counters.get(n)}" for p in PAIRS for n in p)
             raise ServerError(
-                f"LMCache did not settle within {SETTLE_S:.0f} s ({told}): stores are stuck. "
+                f"LMCache did not settle within {SETTLE_S:g} s ({told}): stores or retrieves are stuck. "
                 + self.process.log_excerpt()
             )
         return dict(seen)
@@ -108,27 +110,22 @@ class LMCacheServer:
     def _pending_l2_stores(self) -> int:
         if self.l2_dir is None:
             return 0
-        controller = self._storage()["store_controller"]
-        return int(controller["pending_keys_count"]) + int(controller["in_flight_task_count"])
+        return self._sum_of("store_controller", "pending_keys_count", "in_flight_task_count")
 
-    def _objects(self) -> int:
-        return int(self._storage()["l1_manager"]["total_object_count"])
-
-    def _storage(self) -> dict[str, Any]:
+    def _sum_of(self, part: str, *names: str) -> int:
         status = self.http.json("/status")
         try:
-            storage = status["storage_manager"]
-        except (KeyError, TypeError) as error:
+            return sum(int(status["storage_manager"][part][name]) for name in names)
+        except (KeyError, TypeError, ValueError) as error:
             raise ServerError(
-                "LMCache's /status has no storage_manager: this release is not the one that was tested (0.5.6)."
+                f"LMCache's /status has no storage_manager.{part} with {', '.join(names)}: this release is not the "
+                "one that was tested (0.5.6)."
             ) from error
-        assert isinstance(storage, dict)
-        return storage
 
     def _empty_l2(self) -> int:
         if self.l2_dir is None:
             return 0
         files = [path for path in self.l2_dir.rglob("*") if path.is_file()]
         for path in files:
-            path.unlink()
+            path.unlink(missing_ok=True)
         return len(files)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
-VLLM_PREFIX = re.compile(r"^\(\S+ pid=\d+\) ((ERROR|INFO|WARNING) \d\d-\d\d [\d:]+ \[\S+\] ?)?")
-EXCEPTION = re.compile(r"^\s*([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b: .+|\w[\w.]*Error)$")
+VLLM_PREFIX = re.compile(r"^(\(\S+ pid=\d+\) ?)?((CRITICAL|ERROR|WARNING|INFO|DEBUG) \d\d-\d\d [\d:]+ \[\S+\] ?)?")
+EXCEPTION = re.compile(r"^\s*([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit)\b: .+|\w[\w.]*Error|Value error, .+)$")
+"""Last line of a traceback; pydantic puts its reason on a line of its own, ``Value error, …``."""
+
 GEOMETRY = re.compile(r"Resolved LMCache MP geometry: group_tokens_per_block=\[([\d, ]+)\]")
 ATTENTION_BLOCK = re.compile(r"Setting attention block size to (\d+) tokens")
 GROUP_SIZES = re.compile(r"kv cache group sizes \(([\d, ]+)\)")

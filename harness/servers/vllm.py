@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ServerError
-from harness.measure.counters import Counters, info_labels, parse_counters
+from harness.measure.counters import Counters, info_labels
 from harness.servers.commands import VLLM_STOP_S
-from harness.servers.http import Endpoint
+from harness.servers.http import Endpoint, StatusError
 from harness.servers.logs import block_size_from_log
 from harness.servers.ports import LOOPBACK
 from harness.servers.process import ServerProcess
@@ -28,7 +28,7 @@ class VllmServer:
 
     def __init__(self, process: ServerProcess, port: int, model: str) -> None:
         self.process = process
-        self.http = Endpoint("vLLM", f"http://{LOOPBACK}:{port}")
+        self.http = Endpoint("vLLM", f"http://{LOOPBACK}:{port}", process.log_excerpt)
         self.model = model
 
     def healthy(self) -> bool:
@@ -37,7 +37,7 @@ class VllmServer:
 
     def counters(self) -> Counters:
         """All its counters."""
-        return parse_counters(self.http.text("/metrics"))
+        return self.http.counters()
 
     def block_size(self) -> int:
         """Unified block size N in tokens, as the running server has it.
@@ -59,23 +59,40 @@ class VllmServer:
             ``{"attempts": n, "success": True}``.
 
         Raises:
-            ServerError: it kept refusing for :data:`RESET_S` seconds, or the endpoint isn't there.
+            ServerError: it kept refusing for :data:`RESET_S` seconds, the endpoint isn't there, or it doesn't say
+                whether it succeeded.
         """
         attempts = 0
 
         def accepted() -> bool | None:
             nonlocal attempts
             attempts += 1
-            body = self.http.post("/reset_prefix_cache")
+            body = self._post_reset()
+            if not isinstance(body, dict) or "success" not in body:
+                raise ServerError(
+                    f"vLLM answered POST {self.http.url}/reset_prefix_cache with {str(body)[:200]!r} and not with "
+                    '{"success": …}, so whether its cache is empty is not known: this release is not the one that '
+                    "was tested (0.32.0)."
+                )
             # HTTP 200 is not success: the body may say that blocks are still held.
-            return True if isinstance(body, dict) and body.get("success") is True else None
+            return True if body["success"] is True else None
 
         if wait_for(accepted, RESET_S) is None:
             raise ServerError(
-                f"vLLM refused {attempts} times in {RESET_S:.0f} s to reset its prefix cache: blocks are still held "
-                "by a request. " + self.process.log_excerpt()
+                f"vLLM refused {attempts} times in {RESET_S:g} s to reset its prefix cache: blocks are still held "
+                "by a request or by a store on its way to LMCache. " + self.process.log_excerpt()
             )
         return {"attempts": attempts, "success": True}
+
+    def _post_reset(self) -> Any:
+        try:
+            return self.http.post("/reset_prefix_cache")
+        except StatusError as error:
+            if error.status != 404:
+                raise
+            raise ServerError(
+                f"{error} The endpoint exists in vLLM's development mode only: start vLLM with VLLM_SERVER_DEV_MODE=1."
+            ) from error
 
     def tokenize(self, text: str) -> list[int]:
         """Token ids of a prompt, special tokens as for a completion."""

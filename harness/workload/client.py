@@ -67,14 +67,14 @@ async def send_all(
 
         async def worker() -> None:
             for prompt in waiting:
-                on_done(await _send_one(session, prompt, target, load.retries, began))
+                on_done(await _send_one(session, prompt, target, load, began))
 
         await asyncio.gather(*(worker() for _ in range(min(load.concurrency, len(prompts)))))
         return time.perf_counter() - began
 
 
 async def _send_one(
-    session: aiohttp.ClientSession, prompt: Prompt, target: Target, retries: int, began: float
+    session: aiohttp.ClientSession, prompt: Prompt, target: Target, load: LoadConfig, began: float
 ) -> RequestRecord:
     attempt = 0
     while True:
@@ -82,8 +82,8 @@ async def _send_one(
         try:
             await _stream(session, prompt, target, record, began)
         except BROKEN as error:
-            record.error = _in_words(error)
-            if attempt < retries:
+            record.error = _in_words(error, load.request_timeout_s)
+            if attempt < load.retries:
                 attempt += 1
                 continue
         return record
@@ -96,14 +96,17 @@ async def _stream(
     record.sent_s = time.perf_counter() - began
     async with session.post(f"{target.url}/v1/completions", json=body) as response:
         if response.status != 200:
-            raise StreamError(f"HTTP {response.status}: {(await response.text())[:300].strip()}")
+            text = await response.text(errors="replace")
+            raise StreamError(f"HTTP {response.status}: {text[:300].strip() or 'an empty page'}")
         stream = CompletionStream(record)
         async for data in response.content.iter_any():
             stream.feed(data, time.perf_counter() - began)
         stream.finish(time.perf_counter() - began)
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: Exception, timeout_s: float) -> str:
     if isinstance(error, asyncio.TimeoutError):
-        return "no end within the time limit (load.request_timeout_s)"
-    return f"{type(error).__name__}: {error}" if not isinstance(error, StreamError) else str(error)
+        return f"no end within {timeout_s:g} s (load.request_timeout_s)"
+    if isinstance(error, StreamError):
+        return str(error)
+    return f"the connection broke: {type(error).__name__}: {error}"

@@ -81,7 +81,7 @@ class CompletionStream:
         try:
             event = json.loads(payload)
             if "error" in event:
-                raise StreamError(f"the server reported {event['error']}")
+                raise StreamError(f"the server reported: {_message(event['error'])}")
             for choice in event["choices"]:
                 self._choice(choice, now_s)
             if event.get("usage"):
@@ -115,5 +115,11 @@ class CompletionStream:
     def _usage(self, usage: dict[str, Any]) -> None:
         self.record.prompt_tokens = int(usage["prompt_tokens"])
         self.record.output_tokens = int(usage["completion_tokens"])
-        details = usage.get("prompt_tokens_details") or {}
-        self.record.cached_tokens = int(details.get("cached_tokens") or 0)
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        # A server that was not asked for the details (--enable-prompt-tokens-details) says nothing: not zero.
+        self.record.cached_tokens = None if cached is None else int(cached)
+
+
+def _message(error: Any) -> str:
+    """What an OpenAI-style error object says."""
+    return str(error.get("message") or error) if isinstance(error, dict) else str(error)

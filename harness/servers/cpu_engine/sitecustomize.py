@@ -92,7 +92,7 @@ def package_folder(name: str) -> Path | None:
 
 def needs_cuda(library: Path) -> bool:
     """Whether a shared library is linked against the CUDA half of torch."""
-    if not library.is_file():
+    if not library.is_file() or library.stat().st_size == 0:
         return False
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(CUDA_LIBRARY.encode()) >= 0
