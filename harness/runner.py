@@ -109,14 +109,19 @@ class RunRecord:
         self._write()
 
     def launched(self, launch: Launch, stack: Stack, block_size: int, progress: RunProgress) -> None:
-        """Notes a launch whose servers are up, and whether N is what was predicted.
+        """Notes a launch whose servers are up, and compares N with the chunk size and with the prediction.
 
         Raises:
-            HarnessError: it isn't, and the configuration is strict.
+            HarnessError: the chunk size is no multiple of N, or N was mispredicted and the configuration is strict.
         """
         described = stack.described()
         described["commands"] = {name: without_secrets(line) for name, line in described["commands"].items()}
         self.data["launches"][launch.id] = described | {"unified_block_size": block_size}
+        if stack.chunk_size % block_size:
+            raise HarnessError(
+                f"LMCache's chunk size of {stack.chunk_size} tokens is not a multiple of N = {block_size}, which vLLM "
+                f"settled on: set servers.lmcache.chunk_size={block_size}."
+            )
         self.data["unified_block_size"] = block_size
         if block_size != self.predicted:
             warning = (

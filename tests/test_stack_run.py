@@ -1,0 +1,84 @@
+"""The command as a user types it, on the real servers: to the end, and cut short by a signal."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from stack_support import server_processes, shared_memory
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
+
+
+def start(results: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "harness", "run", f"results_dir={results}", "run_id=run", *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def listening(process: psutil.Process) -> set[int]:
+    connections = [c for p in (process, *process.children(recursive=True)) for c in p.net_connections("tcp")]
+    return {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+
+
+def test_the_main_job_passes(tmp_path: Path) -> None:
+    before = shared_memory()
+    run = start(tmp_path, "task.limit=100")
+    out, err = run.communicate()
+    assert run.returncode == 0, err
+    assert "PASS: the score is unchanged over 100 questions" in " ".join(out.split())
+    assert "cold pass" in err and "warm pass" in err
+
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["schema"], record["status"], record["verdict"]) == (1, "complete", "pass")
+    assert (record["model"], record["unified_block_size"]) == ("pocket", 64)
+    assert record["provenance"]["versions"]["vllm"]["vllm"] == "0.32.0+cpu"
+    assert record["launches"]["budget127-r1"]["commands"]["vllm"][:2] == ["vllm", "serve"]
+
+    (folder,) = (tmp_path / "run" / "cells").iterdir()
+    cell = json.loads((folder / "cell.json").read_text())
+    rate = cell["hit_rate"]
+    assert rate["measured"] >= 0.9 * rate["reachable"]
+    assert set(cell["passes"]) == {"control", "cold", "local_warm", "warm"}
+    assert cell["passes"]["warm"]["ttft_s"]["p50"] < cell["passes"]["cold"]["ttft_s"]["p50"]
+    requests = pd.read_parquet(folder / "requests.parquet")
+    orders = {name: tuple(rows.sort_values("sent_s")["doc_id"]) for name, rows in requests.groupby("pass")}
+    assert len(set(orders.values())) == 4, "every pass has an order of its own"
+
+    assert server_processes(tmp_path) == []
+    assert shared_memory() <= before
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_everything_and_keeps_what_was_measured(tmp_path: Path, stop: signal.Signals) -> None:
+    before = shared_memory()
+    run = start(tmp_path, "task.limit=100")
+    try:
+        deadline = time.monotonic() + 300
+        cold = tmp_path / "run" / "launches" / "budget127-r1" / "passes" / "cold"
+        while not cold.is_dir():
+            assert time.monotonic() < deadline and run.poll() is None, run.communicate()[1]
+            time.sleep(0.1)
+        ports = listening(psutil.Process(run.pid))
+        assert ports
+        run.send_signal(stop)
+        _, err = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 130, err
+    assert "interrupted" in err and "Traceback" not in err
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["status"], record["verdict"]) == ("interrupted", None)
+    assert len(pd.read_parquet(cold.parent / "control" / "requests.parquet")) == 100
+    assert (cold / "requests.parquet").exists()
+    assert server_processes(tmp_path) == []
+    assert shared_memory() <= before
+    still = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert not ports & still
