@@ -51,6 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"{command} is no command; {nearest(command, list(COMMANDS))}")
     except HarnessError as error:
         return complain(error)
+    except Exception:
+        # Python's own exit code for a crash is 1, which here means that the model changed.
+        Console(stderr=True).print_exception()
+        return HarnessError.exit_code
     except KeyboardInterrupt:
         Console(stderr=True).print("interrupted: servers are stopped, what was measured is kept", style="yellow")
         return Interrupted.exit_code

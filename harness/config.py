@@ -11,6 +11,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.errors import UsageError
+from harness.model.geometry import BYTES_PER_ELEMENT
 
 
 @dataclass
@@ -178,6 +179,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "gate.on_inconclusive": ("fail", "warn"),
     "engine.name": ("cpu", "gpu"),
     "task.name": ("pocket", "gsm8k"),
+    "model.kv_cache_dtype": ("auto", *BYTES_PER_ELEMENT),
 }
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -203,7 +205,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "servers.lmcache.chunk_size": (1, 10**8),
     "servers.lmcache.max_workers": (1, 4096),
     "gate.margin": (1e-6, 0.999),
-    "gate.alpha": (1e-9, 0.5),
+    "gate.alpha": (1e-9, 0.49),
     "gate.tolerance": (0, 1),
     "gate.hit_rate_tolerance": (0, 1),
     "gate.local_hit_tolerance": (0, 1),
@@ -252,13 +254,35 @@ def _check_values(config: RunConfig) -> None:
         value = value_at(config, name)
         if value is not None and not low <= value <= high:
             raise UsageError(f"{name}={value} is out of range: it must be between {low:g} and {high:g}.")
+    if config.gate.mode == "tost" and config.gate.margin >= config.task.floor:
+        raise UsageError(
+            f"gate.margin={config.gate.margin:g} must be smaller than task.floor={config.task.floor:g}: a score that "
+            "falls from the floor to nothing would count as the same."
+        )
+    task, model = config.task, config.model
+    if task.num_fewshot is None and task.min_fewshot > task.max_fewshot:
+        raise UsageError(
+            f"task.min_fewshot={task.min_fewshot} is more than task.max_fewshot={task.max_fewshot}: no number of "
+            "few-shot examples is left."
+        )
+    # N is at least vLLM's block size.
+    least = task.blocks * (model.block_size or 1)
+    if task.name == "pocket" and model.max_model_len is not None and least >= model.max_model_len:
+        raise UsageError(
+            f"task.blocks={task.blocks} makes prompts of at least {least} tokens, and model.max_model_len="
+            f"{model.max_model_len} has no room for them: lower task.blocks."
+        )
     if not config.sweep.budgets:
         raise UsageError("sweep.budgets is empty: name at least one budget, for example sweep.budgets=[2N-1].")
 
 
 def _check_model_path(config: RunConfig) -> None:
     path = config.model.path
-    if path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir():
+    try:
+        missing = not path or (path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir())
+    except RuntimeError:  # ~name of nobody
+        missing = True
+    if missing:
         raise UsageError(
             f"model.path={path} is not a folder: give a checkpoint folder that holds config.json, or a hub id."
         )

@@ -77,8 +77,8 @@ def object_group(path: Path) -> int | None:
 
 def _flip(path: Path, share: float, rng: random.Random) -> int:
     data = bytearray(path.read_bytes())
-    count = max(1, round(len(data) * share))
-    for position in rng.sample(range(len(data)), min(count, len(data))):
+    count = min(len(data), max(1, round(len(data) * share)))
+    for position in rng.sample(range(len(data)), count):
         data[position] ^= 0xFF
     path.write_bytes(data)
     return count

@@ -11,7 +11,7 @@ from typing import Any
 from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, run_verdict
 from harness.errors import HarnessError, Interrupted, UsageError
-from harness.measure.provenance import provenance, versions, without_secrets
+from harness.measure.provenance import provenance, versions, without_secrets_in
 from harness.model.predict import predicted_block_size
 from harness.report.progress import RunProgress
 from harness.report.terminal import summary_frame
@@ -54,8 +54,8 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     except Interrupted:
         record.finish("interrupted", error="interrupted")
         raise
-    except HarnessError as error:
-        record.finish("failed", error=str(error))
+    except Exception as error:
+        record.finish("failed", error=str(error) or type(error).__name__)
         raise
     verdict = record.finish("complete")
     return folder, record.data, exit_code(verdict, config.gate.on_inconclusive)
@@ -87,9 +87,6 @@ class RunRecord:
         self.config = config
         self.predicted = predicted
         python = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
-        resolved = asdict(config)
-        for server in resolved["servers"].values():
-            server["extra_args"] = without_secrets(server["extra_args"])
         self.data: dict[str, Any] = {
             "schema": SCHEMA,
             "run_id": folder.path.name,
@@ -101,7 +98,7 @@ class RunRecord:
             "predicted_block_size": predicted,
             "started_at": _now(),
             "finished_at": None,
-            "config": resolved,
+            "config": without_secrets_in(asdict(config)),
             "launches": {},
             "warnings": [],
             "provenance": provenance(python, server_environment(config)),
@@ -114,8 +111,7 @@ class RunRecord:
         Raises:
             HarnessError: the chunk size is no multiple of N, or N was mispredicted and the configuration is strict.
         """
-        described = stack.described()
-        described["commands"] = {name: without_secrets(line) for name, line in described["commands"].items()}
+        described = without_secrets_in(stack.described())
         self.data["launches"][launch.id] = described | {"unified_block_size": block_size}
         if stack.chunk_size % block_size:
             raise HarnessError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -156,4 +157,4 @@ class LaunchSession:
 
 
 def _shown(argument: Any) -> Any:
-    return vars(argument) if hasattr(argument, "__dict__") else str(argument) if argument is not None else None
+    return asdict(argument) if is_dataclass(argument) and not isinstance(argument, type) else argument

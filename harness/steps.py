@@ -71,6 +71,10 @@ def _step(entry: Any, where: str) -> Step:
         ((action, argument),) = entry.items()
         if action == "pass" and isinstance(argument, str) and PASS_NAME.match(argument):
             return Step("pass", argument)
+        if action == "pass" and isinstance(argument, str):
+            raise UsageError(f"{where}: a pass can't be called {argument!r}: small letters, digits and _ make a name.")
+        if action in PLAIN:
+            raise UsageError(f"{where}: {action} takes no argument: write `- {action}`, without a colon.")
         if action == "corrupt" and isinstance(argument, Mapping):
             return Step("corrupt", check_corruption(argument, where))
     name = str(next(iter(entry)) if isinstance(entry, Mapping) and entry else entry)

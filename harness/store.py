@@ -64,7 +64,9 @@ class RunFolder:
 
     def cells(self) -> list[dict[str, Any]]:
         """Contents of every complete cell's cell.json, in the order in which they were measured."""
-        cells = [read_json(path) for path in (self.path / "cells").glob("*/cell.json") if path.parent.suffix == ""]
+        cells = [
+            read_json(path) for path in (self.path / "cells").glob("*/cell.json") if ".tmp-" not in path.parent.name
+        ]
         return sorted(cells, key=lambda cell: str(cell["measured_at"]))
 
 
@@ -122,9 +124,10 @@ def read_json(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text())
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}.") from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}.") from error
-    assert isinstance(data, dict)
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} holds a {type(data).__name__} where a JSON object belongs.")
     return data
 
 
@@ -133,9 +136,13 @@ def _replace(path: Path, write: Any) -> None:
     try:
         write(temporary)
         temporary.replace(path)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise HarnessError(f"{path} can't be written: {error.strerror}. Free some space and run again.") from error
+        if not isinstance(error, OSError):
+            raise
+        raise HarnessError(
+            f"{path} can't be written: {error.strerror or error}. Free some space and run again."
+        ) from error
 
 
 def _finite(value: Any) -> Any:

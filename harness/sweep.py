@@ -38,7 +38,7 @@ def budget_tokens(budget: object, block_size: int) -> int:
         UsageError: neither, or smaller than one block, which no step could fill.
     """
     text = str(budget).strip()
-    if text.isdigit():
+    if text.isdecimal():
         tokens = int(text)
     elif found := IN_BLOCKS.match(text):
         tokens = round(float(found["factor"] or 1) * block_size) + int((found["offset"] or "0").replace(" ", ""))

@@ -193,9 +193,7 @@ def test_default_load_stops_at_the_names() -> None:
     ("blocks", "block_size", "people", "boxes"),
     [(3, 52, 23, 3), (3, 52, 17, 8), (3, 52, 27, 0), (4, 64, 43, 3), (6, 64, 73, 0), (6, 64, 1, 0)],
 )
-def test_fullest_and_emptiest_contexts_can_be_laid_out(
-    blocks: int, block_size: int, people: int, boxes: int
-) -> None:
+def test_fullest_and_emptiest_contexts_can_be_laid_out(blocks: int, block_size: int, people: int, boxes: int) -> None:
     made = make_problems(300, seed=5, blocks=blocks, block_size=block_size, people=people, boxes=boxes)
     for problem in made:
         assert len(FACT.findall(problem.context)) == people + boxes + 1

@@ -10,7 +10,6 @@ from harness.workload.prompts import (
     Prompt,
     as_frame,
     order_for,
-    reachable_rate,
     reachable_tokens,
     set_hash,
     shared_first_blocks,
@@ -36,12 +35,11 @@ def test_whole_blocks_leave_the_last_token_to_be_computed(tokens: int, blocks: i
     assert whole_blocks(tokens, N) == blocks
 
 
-def test_reachable_rate() -> None:
-    prompts = [prompt(0, 64), prompt(1, 65), prompt(2, 200)]
-    assert reachable_tokens(prompts, 64) == 0 + 64 + 192
-    assert reachable_rate(prompts, 64) == 256 / 329
-    assert reachable_rate([prompt(0, 64)], 64) == 0.0
-    assert reachable_rate([prompt(0, 64 * 100 + 1)], 64) == 6400 / 6401
+def test_reachable_tokens_are_whole_chunks() -> None:
+    lengths = [64, 65, 200]
+    assert reachable_tokens(lengths, 64) == 0 + 64 + 192
+    assert reachable_tokens(lengths, 128) == 0 + 0 + 128
+    assert reachable_tokens([6401], 64) == 6400
 
 
 def test_order_is_reproducible_and_differs_between_passes() -> None:

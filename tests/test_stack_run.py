@@ -12,7 +12,6 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-
 from stack_support import server_processes, shared_memory
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
@@ -23,9 +22,10 @@ def start(results: Path, *overrides: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def listening(process: psutil.Process) -> set[int]:
-    connections = [c for p in (process, *process.children(recursive=True)) for c in p.net_connections("tcp")]
-    return {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+def listening(*processes: psutil.Process) -> set[int]:
+    """Ports that processes listen on; without any, all of the machine."""
+    found = [c for p in processes for c in p.net_connections("tcp")] if processes else psutil.net_connections("tcp")
+    return {c.laddr.port for c in found if c.status == psutil.CONN_LISTEN and c.laddr}
 
 
 def test_the_main_job_passes(tmp_path: Path) -> None:
@@ -66,7 +66,8 @@ def test_a_signal_stops_everything_and_keeps_what_was_measured(tmp_path: Path, s
         while not cold.is_dir():
             assert time.monotonic() < deadline and run.poll() is None, run.communicate()[1]
             time.sleep(0.1)
-        ports = listening(psutil.Process(run.pid))
+        harness = psutil.Process(run.pid)
+        ports = listening(*harness.children(recursive=True))
         assert ports
         run.send_signal(stop)
         _, err = run.communicate(timeout=60)
@@ -80,5 +81,4 @@ def test_a_signal_stops_everything_and_keeps_what_was_measured(tmp_path: Path, s
     assert (cold / "requests.parquet").exists()
     assert server_processes(tmp_path) == []
     assert shared_memory() <= before
-    still = {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
-    assert not ports & still
+    assert not ports & listening()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from stack_support import composed, server_processes, shared_memory
 
 from harness.corruption import Corruption
 from harness.equivalence.evidence import read_evidence
@@ -25,7 +26,6 @@ from harness.steps import Step
 from harness.store import RunFolder
 from harness.sweep import Cell, launches
 from harness.workload.tasks import load_task
-from stack_support import composed, server_processes, shared_memory
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 

@@ -93,15 +93,18 @@ def agreement(cold: PassEvidence, other: PassEvidence) -> dict[str, Any]:
     """How far another pass repeats the cold one, token by token: not judged yet, shown beside the score."""
     both = cold.requests.merge(other.requests, on="doc_id", suffixes=("_cold", "_other"))
     both = both[both["error_cold"].isna() & both["error_other"].isna()]
-    pairs = list(zip(both["logprobs_cold"], both["logprobs_other"], strict=True))
-    first = np.array([abs(a[0] - b[0]) for a, b in pairs if len(a) and len(b)])
+    answered = both[(both["logprobs_cold"].str.len() > 0) & (both["logprobs_other"].str.len() > 0)]
+    same_first = _first(answered["token_ids_cold"]) == _first(answered["token_ids_other"])
+    first = (_first(answered["logprobs_cold"]) - _first(answered["logprobs_other"])).abs()
     same = [np.array_equal(a, b) for a, b in zip(both["token_ids_cold"], both["token_ids_other"], strict=True)]
     return {
         "n": len(both),
         "same_text": float(np.mean(both["text_cold"] == both["text_other"])) if len(both) else None,
         "same_tokens": float(np.mean(same)) if same else None,
-        "first_token_logprob_exact": float(np.mean(first == 0)) if len(first) else None,
-        "first_token_logprob_max_difference": float(first.max()) if len(first) else None,
+        "same_first_token": float(same_first.mean()) if len(answered) else None,
+        "first_token_logprob_exact": float((same_first & (first == 0)).mean()) if len(answered) else None,
+        # Of the same token only: logprobs of different tokens say nothing about each other.
+        "first_token_logprob_max_difference": float(first[same_first].max()) if same_first.any() else None,
     }
 
 
@@ -117,10 +120,15 @@ def speed(cold: dict[str, Any], warm: dict[str, Any]) -> dict[str, float | None]
     }
 
 
+def _first(lists: pd.Series[Any]) -> pd.Series[float]:
+    return lists.map(lambda values: values[0]).astype(float)
+
+
 def _right_or_wrong(samples: pd.DataFrame) -> dict[int, bool]:
     values = set(samples["score"].unique()) - {0.0, 1.0}
     if values:
+        told = ", ".join(f"{float(value):g}" for value in sorted(values)[:3])
         raise HarnessError(
-            f"Scores must be 0 or 1 to be paired, and this task gives {sorted(values)[:3]}: choose another task.metric."
+            f"Scores must be 0 or 1 to be paired, and this task gives {told}: choose another task.metric."
         )
     return {int(doc): bool(score) for doc, score in zip(samples["doc_id"], samples["score"], strict=True)}

@@ -89,13 +89,24 @@ def _by_tests(table: PairedTable, gate: GateConfig) -> Decision:
         reasons.append(f"the loss exceeds the margin: {interval} (p = {_p(loss)})")
     if reasons:
         return Decision(Verdict.FAIL, tuple(reasons))
+    if (gain := mcnemar_p(PairedTable(table.n, table.c, table.b))) < gate.alpha:
+        return Decision(
+            Verdict.INCONCLUSIVE,
+            (
+                f"warm answers are better, by more than can be called the same: {table.c} of {table.n} questions "
+                f"mended and {table.b} broke (exact McNemar p = {_p(gain)}); {interval}. Something differs between "
+                "the passes: look at control and local_warm",
+            ),
+        )
     needed = needed_n(table.flip_rate, gate.margin, alpha=gate.alpha)
+    advice = (
+        f"at the observed flip rate of {table.flip_rate:.3f} about {needed} are needed"
+        if needed > table.n
+        else f"they would do for a true difference of 0, but the score {_moved(table)}: ask more of them"
+    )
     return Decision(
         Verdict.INCONCLUSIVE,
-        (
-            f"{table.n} questions are too few to tell: {interval} (TOST p = {_p(equivalence)}); at the observed flip "
-            f"rate of {table.flip_rate:.3f} about {needed} are needed (task.limit={needed})",
-        ),
+        (f"{table.n} questions are too few to tell: {interval} (TOST p = {_p(equivalence)}); {advice}",),
     )
 
 

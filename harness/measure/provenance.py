@@ -36,9 +36,11 @@ KEPT_VARIABLES = (
     "TORCH_",
 )
 
-SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-SECRET_ARGUMENT = re.compile(r"^(--[\w-]*(?:token|key|secret|password)[\w-]*)(=.*)?$", re.IGNORECASE)
-URL_PASSWORD = re.compile(r"(\w+://[^/\s:@]*):[^/\s@]*@")
+SECRET = re.compile(r"TOKEN(?!S|IZ)|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+"""In the name of a variable or field; not in ``max_num_batched_tokens`` or ``TOKENIZERS_PARALLELISM``."""
+SECRET_ARGUMENT = re.compile(r"^(--(?:[\w.-]*[-_.])?(?:token|key|secret|password))(=.*)?$", re.IGNORECASE)
+URL_CREDENTIALS = re.compile(r"(\w+://)[^/\s\"']+@")
+"""``user:password@`` and ``token@``, up to the last @ of the host part."""
 HIDDEN = "***"
 
 VERSIONS_SCRIPT = """
@@ -88,7 +90,9 @@ def gpus() -> list[dict[str, str]]:
 def harness_revision() -> dict[str, Any]:
     """Git commit of the harness and whether its files were changed since; nulls outside a checkout."""
     folder = str(Path(__file__).parent)
-    commit = _output(["git", "-C", folder, "rev-parse", "HEAD"]).strip()
+    # A harness installed inside another project's checkout must not report that project's commit.
+    tracked = _output(["git", "-C", folder, "ls-files", "--", Path(__file__).name])
+    commit = _output(["git", "-C", folder, "rev-parse", "HEAD"]).strip() if tracked else ""
     dirty = bool(_output(["git", "-C", folder, "status", "--porcelain", "--", ":/harness", ":/configs"]).strip())
     return {"commit": commit or None, "dirty": dirty if commit else None}
 
@@ -116,22 +120,37 @@ def kept_environment(env: Mapping[str, str]) -> dict[str, str]:
 def without_secrets(arguments: Sequence[str]) -> list[str]:
     """A command line fit for files and screens: values of secret arguments and passwords in URLs are hidden."""
     shown: list[str] = []
-    hide_next = False
+    hiding = False
     for argument in arguments:
-        found = SECRET_ARGUMENT.match(argument)
-        if hide_next:
+        if hiding and not argument.startswith("--"):
+            # Every one: vLLM takes several values after one --api-key.
             shown.append(HIDDEN)
-        elif found:
+        elif found := SECRET_ARGUMENT.match(argument):
             shown.append(found[1] + (f"={HIDDEN}" if found[2] else ""))
+            hiding = not found[2]
         else:
             shown.append(without_passwords(argument))
-        hide_next = bool(found and not found[2])
+            hiding = False
     return shown
 
 
+def without_secrets_in(value: Any) -> Any:
+    """A nested configuration fit for files: fields that sound like secrets, arguments and URLs are masked."""
+    if isinstance(value, Mapping):
+        return {
+            name: HIDDEN if isinstance(each, str) and SECRET.search(str(name)) else without_secrets_in(each)
+            for name, each in value.items()
+        }
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return without_secrets(value)
+    if isinstance(value, list):
+        return [without_secrets_in(each) for each in value]
+    return without_passwords(value) if isinstance(value, str) else value
+
+
 def without_passwords(text: str) -> str:
-    """A text whose URLs carry no password."""
-    return URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+    """A text whose URLs carry no user, password or token."""
+    return URL_CREDENTIALS.sub(rf"\1{HIDDEN}@", text)
 
 
 def _processor() -> str:

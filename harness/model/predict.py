@@ -13,15 +13,22 @@ def predicted_block_size(model: ModelConfig, engine: EngineConfig) -> int:
     """Predicted N in tokens for a model on an engine.
 
     Raises:
-        UsageError: the checkpoint's config.json can't be had or is of another architecture.
+        UsageError: the checkpoint's config.json can't be had or is of another architecture, or its heads can't be
+            divided among the GPUs.
     """
+    geometry, ranks = model_geometry(model), model.tensor_parallel_size
+    if geometry.key_heads % ranks or geometry.value_heads % ranks:
+        raise UsageError(
+            f"model.tensor_parallel_size={ranks} does not divide the model's {geometry.key_heads} key and "
+            f"{geometry.value_heads} value heads of its recurrent layers."
+        )
     alignment = engine.kernel_alignment
     if engine.default_block_size is not None:
         alignment = max(alignment, model.block_size or engine.default_block_size)
     return unified_block_size(
-        model_geometry(model),
+        geometry,
         kv_cache_dtype=model.kv_cache_dtype,
-        tensor_parallel_size=model.tensor_parallel_size,
+        tensor_parallel_size=ranks,
         kernel_alignment=alignment,
     )
 

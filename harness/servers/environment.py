@@ -11,6 +11,9 @@ from harness.config import RunConfig
 OVERLAY = Path(__file__).parent / "cpu_engine"
 """Folder that makes vLLM's CPU build and LMCache work together; see its README."""
 
+PLUGIN = "harness_cpu_kv"
+"""Name of the overlay's vLLM plugin."""
+
 COMMON = {
     # POST /reset_prefix_cache exists in development mode only.
     "VLLM_SERVER_DEV_MODE": "1",
@@ -28,9 +31,13 @@ COMMON = {
 
 def server_environment(config: RunConfig, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """What both servers get: the caller's environment, the harness's own variables, the engine's, in this order."""
-    env = dict(os.environ if base is None else base) | added_environment(config)
-    if config.engine.overlay and (inherited := (os.environ if base is None else base).get("PYTHONPATH")):
-        env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], inherited])
+    inherited = dict(os.environ if base is None else base)
+    env = inherited | added_environment(config)
+    if config.engine.overlay and inherited.get("PYTHONPATH"):
+        env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], inherited["PYTHONPATH"]])
+    if config.engine.overlay and "VLLM_PLUGINS" in env:
+        # A list that names some plugins keeps all others out, and without this one the cache is not shared.
+        env["VLLM_PLUGINS"] = f"{env['VLLM_PLUGINS']},{PLUGIN}"
     return env
 
 

@@ -13,7 +13,10 @@ from harness.config import LoadConfig
 from harness.workload.prompts import Prompt
 from harness.workload.stream import CompletionStream, RequestRecord, StreamError
 
-BROKEN = (aiohttp.ClientError, ConnectionError, StreamError, asyncio.TimeoutError)
+LOST = (aiohttp.ClientError, ConnectionError)
+"""What may be re-sent: the connection broke.  An answer that says no would say no again."""
+
+BROKEN = (*LOST, StreamError, asyncio.TimeoutError)
 """What ends one request and not the pass."""
 
 
@@ -83,7 +86,7 @@ async def _send_one(
             await _stream(session, prompt, target, record, began)
         except BROKEN as error:
             record.error = _in_words(error, load.request_timeout_s)
-            if attempt < load.retries:
+            if attempt < load.retries and isinstance(error, LOST):
                 attempt += 1
                 continue
         return record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -32,14 +32,9 @@ def whole_blocks(tokens: int, block_size: int) -> int:
     return max(0, tokens - 1) // block_size
 
 
-def reachable_tokens(prompts: Sequence[Prompt], block_size: int) -> int:
-    """Prompt tokens that can come from the cache at best."""
-    return sum(whole_blocks(len(prompt.token_ids), block_size) * block_size for prompt in prompts)
-
-
-def reachable_rate(prompts: Sequence[Prompt], block_size: int) -> float:
-    """Highest hit rate that these prompts allow, as a fraction of their tokens."""
-    return reachable_tokens(prompts, block_size) / sum(len(prompt.token_ids) for prompt in prompts)
+def reachable_tokens(lengths: Iterable[int], chunk_size: int) -> int:
+    """Tokens of prompts of these lengths that LMCache can serve at best: it stores and finds whole chunks."""
+    return sum(whole_blocks(int(length), chunk_size) * chunk_size for length in lengths)
 
 
 def shared_first_blocks(prompts: Sequence[Prompt], block_size: int) -> int:

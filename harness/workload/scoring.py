@@ -45,12 +45,12 @@ class StoredPromptsModel(LM):  # type: ignore[misc]
         asked = {int(request.doc_id): request.args[0] for request in requests}
         stored = {doc_id: prompt.text for doc_id, prompt in self._prompts.items()}
         if asked != stored or len(requests) != len(stored):
-            differing = [doc_id for doc_id in stored if asked.get(doc_id) != stored[doc_id]]
+            differing = [doc_id for doc_id in sorted(stored | asked) if asked.get(doc_id) != stored.get(doc_id)]
             raise HarnessError(
                 f"lm-eval asks for {len(requests)} prompts and {len(stored)} are stored; documents "
                 f"{differing[:5]} differ: the task does not build the same prompts twice."
             )
-        texts = {record.doc_id: record.text for record in self._send()}
+        texts = {record.doc_id: "" if record.error else record.text for record in self._send()}
         return [texts[int(request.doc_id)] for request in requests]
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:

@@ -68,10 +68,13 @@ class CompletionStream:
         """Called at the end of the body.
 
         Raises:
-            StreamError: it ended before the server said that it was done.
+            StreamError: it ended before the server said that it was done, or tokens were lost on the way.
         """
+        seen, counted = len(self.record.token_ids), self.record.output_tokens
         if not self.done:
-            raise StreamError(f"the stream ended early, after {len(self.record.token_ids)} tokens")
+            raise StreamError(f"the stream ended early, after {seen} tokens")
+        if counted != seen:
+            raise StreamError(f"{seen} tokens arrived and the server counted {counted}")
         self.record.finished_s = now_s
 
     def _event(self, payload: bytes, now_s: float) -> None:

@@ -107,7 +107,7 @@ def local_task(name: str, folder: Path, manager: Any) -> dict[str, Any]:
     """lm-eval's own configuration of a task, with its splits read from ``folder/<split>.jsonl``.
 
     Raises:
-        UsageError: a file is missing or holds something else than one JSON object per line.
+        UsageError: a file is missing or empty, or holds something else than one JSON object per line.
     """
     text = Path(manager.task_index[name].yaml_path).read_text()
     config: dict[str, Any] = yaml.safe_load(text)
@@ -123,16 +123,21 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Rows of a jsonl file.
 
     Raises:
-        UsageError: it can't be read, or a line is not a JSON object.
+        UsageError: it can't be read or is empty, or a line is not a JSON object.
     """
     try:
-        lines = path.read_text().splitlines()
+        # Not splitlines(): it takes other characters, which may stand inside a string, for line ends, too.
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"task.data_dir: {path} is not UTF-8 text ({error.reason}).") from error
     except OSError as error:
         raise UsageError(
             f"task.data_dir: {path} can't be read ({error.strerror}); train.jsonl and test.jsonl are needed."
         ) from error
     rows = []
     for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
@@ -140,6 +145,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         if not isinstance(row, dict):
             raise UsageError(f"task.data_dir: {path} line {number} is not a JSON object.")
         rows.append(row)
+    if not rows:
+        raise UsageError(f"task.data_dir: {path} holds no rows.")
     return rows
 
 

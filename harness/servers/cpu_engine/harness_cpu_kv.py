@@ -66,7 +66,7 @@ def check_releases() -> None:
     Raises:
         UnsupportedReleaseError: naming both releases and what to install.
     """
-    installed = {name: importlib.metadata.version(name) for name in WRITTEN_FOR}
+    installed = {name: _installed(name) for name in WRITTEN_FOR}
     if installed != WRITTEN_FOR:
         raise UnsupportedReleaseError(
             f"The CPU bridge between vLLM and LMCache was written for {_listed(WRITTEN_FOR)}, and "
@@ -109,6 +109,13 @@ def _whole_page_view(self: Any, spec: Any, kv_cache: Any, layout_hints: dict[str
     per_token = (spec.block_size, 1) if tokens_first else (1, spec.block_size)
     shape = (blocks, *per_token, head_size)
     return kv_cache.as_strided(shape, (page, shape[2] * head_size, head_size, 1), kv_cache.storage_offset())
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "(none)"
 
 
 def _listed(releases: dict[str, str]) -> str:
