@@ -23,7 +23,10 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
         console.print(verdict_line(cell))
         for line in notes(cell):
             console.print(Text(f"  {line}", style="dim"))
-    if len(cells) != 1:
+    if run["verdict"] is None:
+        told = f": {run['error']}" if run["error"] and run["error"] != run["status"] else ""
+        console.print(Text(f"run: {run['status']}, no verdict{told}"))
+    elif len(cells) != 1:
         console.print(Text(f"run: {run['verdict']}", style=STYLES.get(str(run["verdict"]), "")))
     console.print(f"results: {path}", soft_wrap=True, highlight=False)
 
@@ -38,24 +41,26 @@ def pass_table(cell: Mapping[str, Any]) -> Table:
         title_justify="left",
         title_style="",
         box=SIMPLE_HEAD,
-        pad_edge=False,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
     )
-    table.add_column("pass", no_wrap=True)
+    # All of it fits 80 columns; in a narrower terminal numbers go on below rather than being cut.
+    table.add_column("pass", overflow="fold")
     for heading in (
         "score",
-        "TTFT ms\np50 / p95",
+        "TTFT ms\np50/p95",
         "output\ntok/s",
         "prompt\ntok/s",
         "running\navg/max",
         "LMCache\nhits",
         "vLLM\nhits",
     ):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     for name, each in cell["passes"].items():
         table.add_row(
             name,
             number(each["score"], ".3f"),
-            f"{milliseconds(each['ttft_s']['p50'])} / {milliseconds(each['ttft_s']['p95'])}",
+            f"{milliseconds(each['ttft_s']['p50'])}/{milliseconds(each['ttft_s']['p95'])}",
             number(each["output_tokens_per_s"], ".0f"),
             number(each["prompt_tokens_per_s"], ".0f"),
             f"{number(each['running']['mean'], '.1f')}/{number(each['running']['max'], '.0f')}",

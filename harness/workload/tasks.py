@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from jinja2 import UndefinedError
 
 from harness.config import TaskConfig
 from harness.errors import UsageError
@@ -53,6 +54,8 @@ def load_task(config: TaskConfig, block_size: int) -> ConfigurableTask:
         spec = config.name
     try:
         (task,) = manager.load([spec])["tasks"].values()
+    except UndefinedError as error:
+        raise UsageError(f"A row of task {config.name} lacks a field that its prompts need: {error}.") from error
     except (OSError, ConnectionError) as error:
         raise UsageError(
             f"The data of task {config.name} can't be loaded from the hub ({type(error).__name__}): "
@@ -156,10 +159,12 @@ def build_prompts(
     """Prompts that cover ``config.min_blocks`` blocks of N, with the fewest few-shot examples that do.
 
     Raises:
-        UsageError: no allowed number of examples does it within ``max_model_len``, in one sentence with numbers.
+        UsageError: no allowed number of examples does it within ``max_model_len``, the task has too few of them, or
+            its rows lack a field; in one sentence with numbers.
     """
     fixed = config.num_fewshot
     shots = range(config.min_fewshot, config.max_fewshot + 1) if fixed is None else range(fixed, fixed + 1)
+    shots = _available(shots, task, config)
     shortest = longest = 0
     for count in _promising(shots, task, config, tokenize, block_size):
         prompts = _prompts_with(task, config, tokenize, count)
@@ -180,6 +185,19 @@ def build_prompts(
         f"{config.min_blocks} needs {config.min_blocks * block_size + 1}: raise task.max_fewshot or "
         "task.num_fewshot, or lower task.min_blocks."
     )
+
+
+def _available(shots: range, task: ConfigurableTask, config: TaskConfig) -> range:
+    """Few-shot counts that the task has enough examples for."""
+    if shots.stop == 1:
+        return shots
+    examples = len(task.fewshot_docs())
+    if shots.start > examples:
+        raise UsageError(
+            f"Task {config.name} has {examples} rows to draw few-shot examples from, and {shots.start} are asked for: "
+            "lower task.num_fewshot or task.min_fewshot."
+        )
+    return range(shots.start, min(shots.stop, examples + 1))
 
 
 def _promising(
@@ -212,7 +230,10 @@ def _prompts_with(task: ConfigurableTask, config: TaskConfig, tokenize: Tokenize
 def _instances(task: ConfigurableTask, fewshot: int, limit: int | None) -> list[Any]:
     task.set_config(key="num_fewshot", value=fewshot)
     task.set_fewshot_seed(seed=FEWSHOT_SEED)
-    task.build_all_requests(limit=limit, rank=0, world_size=1)
+    try:
+        task.build_all_requests(limit=limit, rank=0, world_size=1)
+    except UndefinedError as error:
+        raise UsageError(f"A row of the task lacks a field that its prompts need: {error}.") from error
     return list(task.instances)
 
 
