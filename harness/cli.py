@@ -73,8 +73,11 @@ def run_command(overrides: Sequence[str]) -> int:
         UsageError: Hydra can't compose the configuration.
     """
     codes: list[int] = []
+    composing = True
 
     def job(composed: DictConfig) -> None:
+        nonlocal composing
+        composing = False
         codes.append(run_one(composed))
 
     register()
@@ -85,6 +88,10 @@ def run_command(overrides: Sequence[str]) -> int:
         hydra.main(version_base="1.3", config_path=str(configs_folder()), config_name="run")(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(hydra_sentence(error)) from error
+    except ValueError as error:
+        if composing:  # what Hydra makes of gate=null
+            raise UsageError(f"{first_line(error)}.") from error
+        raise
     except SystemExit as stop:
         return int(stop.code) if isinstance(stop.code, int) else 2
     return min(codes, key=SEVERITY.index, default=0)
@@ -146,7 +153,7 @@ def hydra_sentence(error: Exception) -> str:
     told = " ".join(str(error).split("Config search path")[0].split("See https://")[0].split())
     cause = f": {first_line(error.__cause__)}" if error.__cause__ else ""
     hint = (
-        " (quote values that hold = or spaces: 'field=[\"--name=value\"]')" if "no viable alternative" in told else ""
+        " (quote values that hold =, ~ or spaces: 'field=[\"--name=value\"]')" if "viable" in told.lower() else ""
     )
     return f"{told.rstrip('.')}{cause}{hint}."
 

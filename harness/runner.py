@@ -77,6 +77,7 @@ def run_launch(
         for cell in launch.cells:
             judged = session.measure(cell, check.cell)
             progress.done(f"{cell.id}: {judged['verdict']}")
+    record.stopped(launch, stack, progress)
 
 
 class RunRecord:
@@ -128,6 +129,16 @@ class RunRecord:
             progress.warn(warning)
             if self.config.strict:
                 raise HarnessError(warning + " strict=true makes this an error.")
+        self._write()
+
+    def stopped(self, launch: Launch, stack: Stack, progress: RunProgress) -> None:
+        """Notes what a launch had left behind in shared memory, which was removed."""
+        leftovers = [str(path) for path in stack.leftovers]
+        self.data["launches"][launch.id]["leftovers"] = leftovers
+        if leftovers:
+            warning = f"Servers left {', '.join(leftovers)} behind; removed."
+            self.data["warnings"].append(warning)
+            progress.warn(warning)
         self._write()
 
     def finish(self, status: str, error: str | None = None) -> Verdict:

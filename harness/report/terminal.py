@@ -20,6 +20,7 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
     """Prints every cell's passes and verdict, and where the results lie."""
     for cell in cells:
         console.print(pass_table(cell))
+        console.print()
         console.print(verdict_line(cell))
         for line in notes(cell):
             console.print(Text(f"  {line}", style="dim"))
