@@ -130,6 +130,18 @@ def test_killed_before_ready_is_told_as_a_signal(launch: Launch) -> None:
         server.wait_until_ready(lambda: False, 10)
 
 
+def test_why_it_does_not_answer(launch: Launch) -> None:
+    server = launch("print('ERROR: all wrong', flush=True); time.sleep(60)")
+    server.wait_until_ready(lambda: "wrong" in server.log_text(), 10)
+    assert server.explanation().startswith("Its log says:\n    ERROR: all wrong")
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while server.alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.explanation().startswith("It was ended by signal 9 (Killed; out of memory?). Its log says:")
+
+
 def test_the_health_of_another_server_is_not_ours(launch: Launch) -> None:
     server = launch("sys.exit(1)")
     assert server._process is not None

@@ -34,7 +34,7 @@ class LMCacheServer:
 
     def __init__(self, process: ServerProcess, http_port: int, l2_dir: Path | None = None) -> None:
         self.process = process
-        self.http = Endpoint("LMCache", f"http://{LOOPBACK}:{http_port}", process.log_excerpt)
+        self.http = Endpoint("LMCache", f"http://{LOOPBACK}:{http_port}", process.explanation)
         self.l2_dir = l2_dir
 
     def healthy(self) -> bool:

@@ -117,6 +117,11 @@ class ServerProcess:
             return file.read().decode(errors="replace")
         return ""
 
+    def explanation(self) -> str:
+        """Why it does not answer, as far as can be told: how it ended if it did, and the telling lines of its log."""
+        ended = f"It {self._how_it_ended()}. " if self._process and not self.alive() else ""
+        return ended + self.log_excerpt()
+
     def log_excerpt(self) -> str:
         """The telling lines of its log and where the rest is, for an error message."""
         lines = telling_lines(self.log_text())

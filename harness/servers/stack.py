@@ -139,7 +139,7 @@ class Stack:
     def _ready(self) -> bool:
         # Without its LMCache vLLM hangs for ever and says nothing, so LMCache's end ends the wait.
         if not self.lmcache.process.alive():
-            raise ServerError("LMCache exited while vLLM was starting. " + self.lmcache.process.log_excerpt())
+            raise ServerError("LMCache ended while vLLM was starting. " + self.lmcache.process.explanation())
         return self.vllm.healthy()
 
     def _process(self, name: str, command: list[str]) -> ServerProcess:

@@ -28,7 +28,7 @@ class VllmServer:
 
     def __init__(self, process: ServerProcess, port: int, model: str) -> None:
         self.process = process
-        self.http = Endpoint("vLLM", f"http://{LOOPBACK}:{port}", process.log_excerpt)
+        self.http = Endpoint("vLLM", f"http://{LOOPBACK}:{port}", process.explanation)
         self.model = model
 
     def healthy(self) -> bool:
