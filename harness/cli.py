@@ -152,9 +152,7 @@ def hydra_sentence(error: Exception) -> str:
     """Hydra's complaint and its cause, without tracebacks, search paths and links."""
     told = " ".join(str(error).split("Config search path")[0].split("See https://")[0].split())
     cause = f": {first_line(error.__cause__)}" if error.__cause__ else ""
-    hint = (
-        " (quote values that hold =, ~ or spaces: 'field=[\"--name=value\"]')" if "viable" in told.lower() else ""
-    )
+    hint = " (quote values that hold =, ~ or spaces: 'field=[\"--name=value\"]')" if "viable" in told.lower() else ""
     return f"{told.rstrip('.')}{cause}{hint}."
 
 

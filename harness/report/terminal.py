@@ -29,7 +29,7 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
         console.print(Text(f"run: {run['status']}, no verdict{told}"))
     elif len(cells) != 1:
         console.print(Text(f"run: {run['verdict']}", style=STYLES.get(str(run["verdict"]), "")))
-    console.print(f"results: {path}", soft_wrap=True, highlight=False)
+    console.print(f"results: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
 def pass_table(cell: Mapping[str, Any]) -> Table:

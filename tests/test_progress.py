@@ -1,0 +1,67 @@
+"""Live progress: plain lines where nobody watches, a moving line on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from harness.report.progress import RunProgress
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def lines(out: io.StringIO) -> list[str]:
+    """What was printed, without times."""
+    return [re.sub(r"^\[ *\d+\.\d s\] ", "", line) for line in out.getvalue().splitlines()]
+
+
+def test_a_line_per_stage_off_a_terminal() -> None:
+    out = io.StringIO()
+    with RunProgress(Console(file=out, width=80)) as progress:
+        progress.stage("starting vLLM (1 s)")
+        progress.stage("starting vLLM (2 s)")
+        progress.stage("cold pass", total=3)
+        for _ in range(3):
+            progress.step()
+        progress.done("budget127-full-r1: pass")
+        progress.warn("N is not what was predicted")
+    assert lines(out) == [
+        "starting vLLM",
+        "cold pass",
+        "budget127-full-r1: pass",
+        "warning: N is not what was predicted",
+    ]
+    assert "\x1b" not in out.getvalue()
+    assert all(re.match(r"\[ +\d+\.\d s\] |warning", line) for line in out.getvalue().splitlines())
+
+
+def test_paths_and_brackets_are_printed_as_they_are() -> None:
+    out = io.StringIO()
+    told = "results in /a/[bold]/" + "x" * 200
+    with RunProgress(Console(file=out, width=80)) as progress:
+        progress.stage(told)
+        progress.done(told)
+        progress.warn(told)
+    assert lines(out) == [told, told, f"warning: {told}"]
+
+
+def test_steps_are_counted_on_a_terminal() -> None:
+    out = io.StringIO()
+    with RunProgress(Console(file=out, width=100, force_terminal=True)) as progress:
+        progress.step()  # before any stage: nothing to count
+        progress.stage("cold pass", total=300)
+        for _ in range(74):
+            progress.step()
+        progress._progress.refresh()
+        progress.stage("waiting")
+        progress._progress.refresh()
+    assert "cold pass" in out.getvalue()
+    assert "74/300" in out.getvalue()
+    assert "0/None" not in out.getvalue()

@@ -1,0 +1,111 @@
+"""Checks as ``configs/check`` lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.cli import configs_folder
+from harness.config import CheckConfig
+from harness.corruption import Corruption
+from harness.errors import UsageError
+from harness.steps import Check, Step, parse_check
+
+SHIPPED = sorted((configs_folder() / "check").glob("*.yaml"))
+
+COLD: dict[str, Any] = {"pass": "cold"}
+WARM: dict[str, Any] = {"pass": "warm"}
+CORRUPT: dict[str, Any] = {"corrupt": {"kind": "flipped_bytes", "group": 0, "share": 0.01}}
+
+
+def check(launch: list[Any], cell: list[Any], *, file_l2: bool = False) -> Check:
+    return parse_check(CheckConfig(name="test", launch=launch, cell=cell, file_l2=file_l2))
+
+
+def test_there_are_checks() -> None:
+    assert {"reset_warm", "bypassed", "flipped_bytes"} <= {path.stem for path in SHIPPED}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_check_can_be_read(path: Path) -> None:
+    parsed = parse_check(CheckConfig(**yaml.safe_load(path.read_text())))
+    assert parsed.name == path.stem
+    assert {"cold", "warm"} <= set(parsed.passes)
+    assert parsed.launch[0] == Step("clear"), "what the last launch or run left must not serve a cold pass"
+
+
+def test_the_main_check() -> None:
+    (path,) = (path for path in SHIPPED if path.stem == "reset_warm")
+    parsed = parse_check(CheckConfig(**yaml.safe_load(path.read_text())))
+    assert parsed.passes == ("control", "cold", "local_warm", "warm")
+    assert parsed.cell == (Step("reset_local"), Step("pass", "warm"))
+    # Warm retrieves what the cold pass it is compared with has stored, so nothing is cleared in between.
+    steps = parsed.launch + parsed.cell
+    assert Step("clear") not in steps[steps.index(Step("pass", "cold")) :]
+
+
+def test_steps() -> None:
+    parsed = check(["clear", COLD], ["clear_l1", CORRUPT, "reset_local", WARM], file_l2=True)
+    assert parsed.launch == (Step("clear"), Step("pass", "cold"))
+    assert parsed.cell == (
+        Step("clear_l1"),
+        Step("corrupt", Corruption("flipped_bytes", 0, 0.01)),
+        Step("reset_local"),
+        Step("pass", "warm"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("claer", "launch, step 2: 'claer' is no step; did you mean clear?"),
+        ("warp", "'warp' is no step; known: clear, clear_l1, reset_local, pass, corrupt."),
+        ({"restart": None}, "'restart' is no step"),
+        ({"clear": None}, "clear takes no argument: write `- clear`, without a colon."),
+        ({"reset_local": "vllm"}, "reset_local takes no argument"),
+        ("pass", "'pass' is not complete: write `pass: NAME`"),
+        ({"pass": None}, "is not complete: write `pass: NAME`"),
+        ({"pass": 3}, "is not complete: write `pass: NAME`"),
+        ({"pass": "Cold"}, "a pass can't be called 'Cold': small letters, digits and _ make a name."),
+        ({"pass": "../cold"}, "a pass can't be called '../cold'"),
+        ({"corrupt": None}, "is not complete"),
+        ({"corrupt": "flipped_bytes"}, "is not complete"),
+        ({"pass": "cold", "clear": None}, "is not complete"),
+        ({}, "'{}' is no step"),
+        (None, "'None' is no step"),
+        (["clear"], "is no step"),
+    ],
+)
+def test_what_is_no_step(step: Any, told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check(["clear", step, COLD], [WARM])
+    assert str(caught.value).startswith("check test: launch, step 2: ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("launch", "cell", "told"),
+    [
+        ([], [], "has 0 passes called cold"),
+        ([COLD], [], "has 0 passes called warm"),
+        ([WARM], [WARM, COLD], "has 2 passes called warm"),
+        ([COLD, COLD], [WARM], "has 2 passes called cold"),
+        ([COLD, {"pass": "control"}, {"pass": "control"}], [WARM], "names a pass twice: cold, control, control, warm"),
+    ],
+)
+def test_a_check_compares_one_cold_with_one_warm_pass(launch: list[Any], cell: list[Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        check(launch, cell)
+
+
+def test_corruption_needs_files() -> None:
+    with pytest.raises(UsageError, match="has a corrupt step, which needs file_l2: true"):
+        check([COLD], [CORRUPT, WARM])
+
+
+def test_a_wrong_corruption_names_its_step() -> None:
+    with pytest.raises(UsageError, match="check test: cell, step 1: corrupt kind=melted is not known"):
+        check([COLD], [{"corrupt": {"kind": "melted", "group": 0, "share": 0.1}}, WARM], file_l2=True)
