@@ -38,6 +38,8 @@ SEVERITY = (130, 3, 2, 1, 4, 0)
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # lm-eval, datasets and the hub's client would draw bars of their own over ours; read when they are imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if arguments else 2
@@ -83,7 +85,8 @@ def run_command(overrides: Sequence[str]) -> int:
     register()
     # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    sys.argv = ["harness run", *with_engine(overrides)]
+    # Flags first: behind them argparse takes no further overrides.
+    sys.argv = ["harness run", *sorted(with_engine(overrides), key=lambda word: word not in ("-m", "--multirun"))]
     try:
         hydra.main(version_base="1.3", config_path=str(configs_folder()), config_name="run")(job)()
     except (HydraException, OmegaConfBaseException) as error:

@@ -22,16 +22,6 @@ from harness.workload.tasks import build_prompts, load_task, read_jsonl
 POCKET = TaskConfig(name="pocket", limit=6, blocks=3, num_fewshot=0)
 
 
-@pytest.fixture(autouse=True)
-def only_gsm8k(monkeypatch: pytest.MonkeyPatch) -> None:
-    """lm-eval's own gsm8k, without reading all of its other tasks first, which takes seconds."""
-    manager = lm_eval.tasks.TaskManager
-    folder = Path(lm_eval.__file__).parent / "tasks" / "gsm8k"
-    monkeypatch.setattr(
-        lm_eval.tasks, "TaskManager", lambda include_defaults: manager(include_defaults=False, include_path=str(folder))
-    )
-
-
 def characters(text: str) -> list[int]:
     """A tokenizer with one token per character."""
     return [ord(character) for character in text]
@@ -291,7 +281,7 @@ def test_a_row_without_its_fields(data: Path) -> None:
 
 def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     class Manager:
-        def __init__(self, include_defaults: bool) -> None:
+        def __init__(self, include_defaults: bool, include_path: str | None) -> None:
             pass
 
         def load(self, specs: Sequence[object]) -> dict[str, Any]:

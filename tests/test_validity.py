@@ -41,6 +41,7 @@ def test_healthy_evidence_passes_every_check() -> None:
     assert [check.check for check in checks if not check.ok] == []
     assert [check.check for check in checks] == [
         "same_prompts",
+        "all_scored",
         "no_request_failed",
         "prompts_whole",
         "cold_not_retried",
@@ -77,6 +78,15 @@ def without(evidence: Evidence, name: str, doc_id: int) -> Evidence:
     return with_pass(evidence, name, requests=evidence.passes[name].requests.drop(index=doc_id))
 
 
+def unscored(evidence: Evidence, name: str, doc_id: int) -> Evidence:
+    return with_pass(evidence, name, samples=evidence.passes[name].samples.drop(index=doc_id))
+
+
+def scored_twice(evidence: Evidence, name: str, doc_id: int) -> Evidence:
+    samples = evidence.passes[name].samples
+    return with_pass(evidence, name, samples=pd.concat([samples, samples.iloc[[doc_id]]], ignore_index=True))
+
+
 def warm_served(tokens: int) -> Evidence:
     """A warm pass that retrieved ``tokens``, and both servers say so."""
     return with_flow(healthy(), "warm", external_hit=tokens, lookup_hit=tokens)
@@ -96,6 +106,9 @@ DOCTORED: list[tuple[str, Callable[[], Evidence], str]] = [
         lambda: duplicated(duplicated(healthy(), "warm", 7), "cold", 7),
         "120 of 121 cold and 121 warm",
     ),
+    ("all_scored", lambda: unscored(healthy(), "cold", 7), "1 cold and 0 warm answers without a score"),
+    ("all_scored", lambda: unscored(healthy(), "warm", 7), "0 cold and 1 warm answers without a score"),
+    ("all_scored", lambda: scored_twice(healthy(), "warm", 7), "some scored twice"),
     (
         "no_request_failed",
         lambda: with_record(healthy(), "warm", failed("warm", 3, "HTTP 500: load failed")),

@@ -51,7 +51,7 @@ def test_decision_table(n: int, b: int, c: int, verdict: Verdict, words: str) ->
 
 def test_reasons_of_a_pass_hold_its_numbers() -> None:
     assert decided(300, 6, 3).reasons == (
-        "the score fell by 0.010 over 300 questions; 90 % interval of the loss -0.007 to +0.030, margin ±0.03: "
+        "the score fell by 0.010 over 300 questions; 90 % interval of the loss -0.0074 to +0.0295, margin ±0.03: "
         "equivalent (TOST p = 0.047)",
     )
 

@@ -67,6 +67,21 @@ def same_prompts(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
     )
 
 
+def all_scored(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """lm-eval gave every document that was asked exactly one score, in both passes."""
+    passes = {name: evidence.passes[name] for name in ("cold", "warm")}
+    unscored = {name: set(each.requests["doc_id"]) - set(each.samples["doc_id"]) for name, each in passes.items()}
+    twice = any(each.samples["doc_id"].duplicated().any() for each in passes.values())
+    return ValidityCheck(
+        "all_scored",
+        not any(unscored.values()) and not twice,
+        f"{len(unscored['cold'])} cold and {len(unscored['warm'])} warm answers without a score"
+        + (", some scored twice" if twice else ""),
+        "one score for each",
+        "answers were not scored",
+    )
+
+
 def no_request_failed(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
     """Every request of both passes was answered."""
     errors = {name: evidence.passes[name].requests["error"].dropna() for name in ("cold", "warm")}
@@ -191,6 +206,7 @@ def competence(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
 
 CHECKS: tuple[Callable[[Evidence, GateConfig], ValidityCheck], ...] = (
     same_prompts,
+    all_scored,
     no_request_failed,
     prompts_whole,
     cold_not_retried,

@@ -73,7 +73,7 @@ def _by_tests(table: PairedTable, gate: GateConfig) -> Decision:
     equivalence, damage, loss = tost_p(table, gate.margin), mcnemar_p(table), loss_p(table, gate.margin)
     low, high = score_interval(table, 1 - 2 * gate.alpha)
     percent = f"{100 * (1 - 2 * gate.alpha):.0f} %"
-    interval = f"{percent} interval of the loss {low:+.3f} to {high:+.3f}, margin ±{gate.margin:g}"
+    interval = f"{percent} interval of the loss {low:+.4f} to {high:+.4f}, margin ±{gate.margin:g}"
     if equivalence < gate.alpha:
         reasons = [f"the score {_moved(table)}; {interval}: equivalent (TOST p = {_p(equivalence)})"]
         if damage < gate.alpha:

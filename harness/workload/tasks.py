@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -39,13 +38,12 @@ def load_task(config: TaskConfig, block_size: int) -> ConfigurableTask:
     Raises:
         UsageError: its data can't be had, or the pocket problems don't fit N.
     """
-    # lm-eval and datasets draw their own bars over ours.
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    from lm_eval.tasks import TaskManager
+    import lm_eval.tasks
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    # Without the index of lm-eval's own tasks, which takes seconds to read and which only they need.
-    manager = TaskManager(include_defaults=config.name != "pocket")
+    # Only this task's folder: the index of all of lm-eval's tasks takes seconds to read.
+    folder = Path(lm_eval.tasks.__file__).parent / config.name
+    manager = lm_eval.tasks.TaskManager(include_defaults=False, include_path=str(folder) if folder.is_dir() else None)
     if config.name == "pocket":
         spec: Any = pocket_task(config, block_size)
     elif config.data_dir is not None:

@@ -16,7 +16,6 @@ import importlib.util
 import mmap
 import sys
 from collections.abc import Iterable, Sequence
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -48,8 +47,14 @@ class VllmAlias(importlib.metadata.Distribution):
         return Path(str(self._cpu_build.locate_file(str(path))))
 
 
-class VllmAliasFinder(MetaPathFinder):
+class VllmAliasFinder:
     """Finds the alias; stands last in ``sys.meta_path``, so a real ``vllm`` distribution always wins."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """No module: only a distribution goes by another name."""
+        return None
 
     @staticmethod
     def find_distributions(
@@ -63,7 +68,7 @@ class VllmAliasFinder(MetaPathFinder):
                 return
 
 
-class TorchvisionOperators(MetaPathFinder):
+class TorchvisionOperators:
     """Declares the operators that torchvision's Python code expects of its library, just before its import."""
 
     # With a library object goes what it declared, and this finder is dropped once it has acted: kept on the class.
