@@ -148,7 +148,7 @@ def test_settled_waits_for_submitted_to_be_finished(standin: StandIn, cache: LMC
     assert time.monotonic() - began > 0.2
     assert seen["lmcache_mp_num_submitted_stores_total"] == seen["lmcache_mp_num_finished_stores_total"] == 3
     assert seen["lmcache_mp_l1_write_chunks_total"] == 6
-    assert standin.count("/metrics") > 4
+    assert standin.count("/metrics") >= 4
 
 
 @pytest.mark.parametrize(
