@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,9 @@ COMMANDS = {
     "run": "measure and judge: python -m harness run model=pocket sweep=smoke task.limit=100",
     "report": "show the summary of a results folder: python -m harness report results/<run id>",
 }
+
+APPENDING = re.compile(r" To append to your config use \S+")
+"""Hydra's advice for an unknown field; here every field is known, so that it could only fail again."""
 
 POCKET_CHECKPOINT = Path(__file__).parent / "pocket" / "checkpoint"
 
@@ -58,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         Console(stderr=True).print_exception()
         return HarnessError.exit_code
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted: servers are stopped, what was measured is kept", style="yellow")
+        Console(stderr=True).print("interrupted: nothing of this run goes on", style="yellow")
         return Interrupted.exit_code
 
 
@@ -154,6 +158,7 @@ def with_engine(overrides: Sequence[str]) -> list[str]:
 def hydra_sentence(error: Exception) -> str:
     """Hydra's complaint and its cause, without tracebacks, search paths and links."""
     told = " ".join(str(error).split("Config search path")[0].split("See https://")[0].split())
+    told = APPENDING.sub("", told)
     cause = f": {first_line(error.__cause__)}" if error.__cause__ else ""
     hint = " (quote values that hold =, ~ or spaces: 'field=[\"--name=value\"]')" if "viable" in told.lower() else ""
     return f"{told.rstrip('.')}{cause}{hint}."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,9 +55,12 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
             run_launch(config, check, launch, record, progress, task)
     except Interrupted:
         record.finish("interrupted", error="interrupted")
+        progress.done(f"interrupted; what was measured before is in {folder.path}")
         raise
     except Exception as error:
-        record.finish("failed", error=str(error) or type(error).__name__)
+        # The first failure is the one to tell, whatever a full disk then does to the record of it.
+        with suppress(HarnessError):
+            record.finish("failed", error=str(error) or type(error).__name__)
         raise
     verdict = record.finish("complete")
     return folder, record.data, exit_code(verdict, config.gate.on_inconclusive)
@@ -67,17 +72,21 @@ def run_launch(
     """LMCache up, vLLM up, the launch's steps once, every cell, both down."""
     folder = record.folder.launch(launch.id)
     chunk_size = config.servers.lmcache.chunk_size or record.predicted
-    with Stack(config, budget=launch.budget, chunk_size=chunk_size, folder=folder, notify=progress.stage) as stack:
-        session = LaunchSession(
-            config, launch, stack, record.folder, progress, task=task, task_block_size=record.predicted
-        )
-        record.launched(launch, stack, session.block_size, progress)
-        session.prepare()
-        session.take(check.launch)
-        for cell in launch.cells:
-            judged = session.measure(cell, check.cell)
-            progress.done(f"{cell.id}: {judged['verdict']}")
-    record.stopped(launch, stack, progress)
+    stack = Stack(config, budget=launch.budget, chunk_size=chunk_size, folder=folder, notify=progress.stage)
+    record.launching(launch, stack)
+    try:
+        with stack:
+            session = LaunchSession(
+                config, launch, stack, record.folder, progress, task=task, task_block_size=record.predicted
+            )
+            record.launched(launch, stack, session.block_size, progress)
+            session.prepare()
+            session.take(check.launch)
+            for cell in launch.cells:
+                judged = session.measure(cell, check.cell)
+                progress.done(f"{cell.id}: {judged['verdict']}")
+    finally:
+        record.stopped(launch, stack, progress)
 
 
 class RunRecord:
@@ -104,6 +113,11 @@ class RunRecord:
             "warnings": [],
             "provenance": provenance(python, server_environment(config)),
         }
+        self._write()
+
+    def launching(self, launch: Launch, stack: Stack) -> None:
+        """Notes the commands of a launch before they are started: a launch that fails is the one to try by hand."""
+        self.data["launches"][launch.id] = without_secrets_in(stack.described())
         self._write()
 
     def launched(self, launch: Launch, stack: Stack, block_size: int, progress: RunProgress) -> None:
@@ -151,9 +165,10 @@ class RunRecord:
             "error": error,
             "finished_at": _now(),
         }
+        self.folder.release_reserve()
+        self._write()
         if cells:
             write_frame(self.folder.path / "summary.csv", summary_frame(cells))
-        self._write()
         return verdict
 
     def _write(self) -> None:
@@ -182,8 +197,15 @@ def check_installed(config: RunConfig) -> None:
 
 
 def new_run_id(config: RunConfig) -> str:
-    """``20260131-235959-<model>-<sweep>``, in UTC."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{config.model.name}-{config.sweep.name}"
+    """``20260131-235959-<model>-<sweep>`` in UTC, with the check and the task where they are not the usual ones."""
+    parts = [f"{datetime.now(UTC):%Y%m%d-%H%M%S}", config.model.name, config.sweep.name]
+    parts += [config.check.name] if config.check.name != "reset_warm" else []
+    parts += [config.task.name] if config.task.name != config.model.name else []
+    name = "-".join(parts)
+    taken = (f"{name}-{number}" for number in itertools.count(2))
+    while (Path(config.results_dir) / name).exists():
+        name = next(taken)
+    return name
 
 
 def _now() -> str:

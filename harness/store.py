@@ -23,6 +23,11 @@ SCHEMA = 1
 """Version of the folder's layout and of run.json and cell.json; see docs/results.md."""
 
 
+RESERVE = ".reserve"
+RESERVE_BYTES = 64 * 1024
+"""Kept while a run goes on, so that its end can be recorded on a full disk."""
+
+
 class RunFolder:
     """The folder of one run.
 
@@ -46,11 +51,16 @@ class RunFolder:
         try:
             (path / "cells").mkdir(parents=True)
             (path / "launches").mkdir()
+            (path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
         except FileExistsError as error:
             raise UsageError(f"{path} exists already: choose another run_id or leave it out.") from error
         except OSError as error:
             raise UsageError(f"results_dir={results_dir} can't be written: {error.strerror}.") from error
         return cls(path)
+
+    def release_reserve(self) -> None:
+        """Gives back the space that was kept for the last words of a run whose disk is full."""
+        (self.path / RESERVE).unlink(missing_ok=True)
 
     def launch(self, launch_id: str) -> Path:
         """Folder of one server launch, made when it isn't there."""

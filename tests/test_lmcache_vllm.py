@@ -88,7 +88,7 @@ QUIET = Reply('# TYPE python_info gauge\npython_info{version="3.11.7"} 1.0\n')
 def test_clear_retries_until_it_is_empty(standin: StandIn, cache: LMCacheServer) -> None:
     standin.on("/cache/clear", CLEARED)
     standin.on("/status", status(3), status(1), status(0))
-    assert cache.clear() == {"attempts": 3, "objects": 0, "l2_files": 0}
+    assert cache.clear() == {"attempts": 3, "objects_left": 0, "l2_files_removed": 0}
     assert standin.count("/cache/clear") == 3
     assert {seen.method for seen in standin.seen if seen.path == "/cache/clear"} == {"POST"}
 
@@ -113,9 +113,9 @@ def test_clear_empties_the_file_l2_too_and_only_with_clear(
     server = LMCacheServer(cache.process, standin.port, l2)
     standin.on("/cache/clear", CLEARED)
     standin.on("/status", status(0))
-    assert server.clear_l1() == {"attempts": 1, "objects": 0}
+    assert server.clear_l1() == {"attempts": 1, "objects_left": 0}
     assert (l2 / "deep" / "b.data").exists()
-    assert server.clear()["l2_files"] == 2
+    assert server.clear()["l2_files_removed"] == 2
     assert not [path for path in l2.rglob("*") if path.is_file()]
     assert l2.is_dir()
 

@@ -205,11 +205,14 @@ def test_an_error_leaves_no_new_folder(tmp_path: Path, error: type[BaseException
 
 def test_a_new_run_has_its_folders(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "deep" / "results", "run")
-    assert names(run.path) == ["cells", "launches"]
+    assert names(run.path) == [".reserve", "cells", "launches"]
     assert run.path == tmp_path / "deep" / "results" / "run"
     assert run.launch("budget127-r1").is_dir()
     assert run.launch("budget127-r1") == run.path / "launches" / "budget127-r1", "asked twice, it is the same"
     assert not run.cell("budget127-full-r1").exists()
+    run.release_reserve()
+    run.release_reserve()
+    assert names(run.path) == ["cells", "launches"]
 
 
 def test_an_existing_run_is_refused_and_left_alone(tmp_path: Path) -> None:

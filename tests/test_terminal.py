@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 from typing import Any
 
 import pytest
@@ -38,6 +39,11 @@ def printed(*cells: Cell, run: dict[str, Any] | None = None, width: int = 80, te
     console = Console(file=out, width=width, force_terminal=terminal, color_system="standard" if terminal else None)
     print_run(console, run or COMPLETE, cells, "results/run")
     return out.getvalue()
+
+
+def plain(text: str) -> str:
+    """Without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def rows(text: str) -> list[list[str]]:
@@ -101,7 +107,7 @@ def small(cell: Cell) -> Cell:
 
 @pytest.mark.parametrize("numbers", [small, large])
 def test_nothing_is_cut_at_80_columns(cell: Cell, numbers: Any) -> None:
-    text = printed(numbers(cell))
+    text = plain(printed(numbers(cell), terminal=True))
     assert "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
     assert [len(row) for row in rows(text)] == [8, 8, 8, 8]
@@ -113,9 +119,33 @@ def test_large_numbers_are_printed_in_full(cell: Cell) -> None:
 
 
 def test_a_narrow_terminal_folds_numbers_and_cuts_none(cell: Cell) -> None:
-    text = printed(large(cell), width=50)
+    text = plain(printed(large(cell), width=50, terminal=True))
     assert "…" not in text
     assert all(len(line) <= 50 for line in text.splitlines() if not line.startswith("results:"))
+
+
+def test_sentences_are_not_wrapped_off_a_terminal(cell: Cell) -> None:
+    long = cell | {"reasons": ["word " * 40 + "end"]}
+    assert any(line.startswith("PASS: word") and line.endswith("end.") for line in printed(long).splitlines())
+
+
+def test_what_kind_of_run_it_was_comes_first(cell: Cell) -> None:
+    config = {kind: {"name": f"a_{kind}"} for kind in ("model", "task", "check", "gate", "engine")}
+    first = printed(cell, run=COMPLETE | {"config": config}).splitlines()[0]
+    assert first == "model a_model, task a_task, check a_check, gate a_gate, engine a_engine"
+
+
+def test_damage_on_purpose_is_told(cell: Cell) -> None:
+    argument = {"kind": "flipped_bytes", "group": 0, "share": 0.01, "seed": 0}
+    cell["events"] = [{"step": "corrupt", "argument": argument, "damaged": {"files": 96, "bytes": 188736}}]
+    told = "damaged on purpose: flipped_bytes in 96 files of object group 0 (188,736 bytes)"
+    assert told in printed(cell)
+
+
+def test_an_invalid_cell_claims_no_speed_and_no_power(cell: Cell) -> None:
+    text = printed(cell | {"verdict": "invalid"})
+    assert "output throughput" not in text and "questions needed" not in text
+    assert "output throughput" in printed(cell) and "questions needed" in printed(cell)
 
 
 def test_no_colour_off_a_terminal(cell: Cell) -> None:

@@ -18,18 +18,27 @@ NOT_MEASURED = "-"
 
 def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], path: str) -> None:
     """Prints every cell's passes and verdict, and where the results lie."""
+    unwrapped = not console.is_terminal
+    if "config" in run:
+        console.print(Text(what_ran(run["config"])), soft_wrap=unwrapped)
     for cell in cells:
         console.print(pass_table(cell))
         console.print()
-        console.print(verdict_line(cell))
+        console.print(verdict_line(cell), soft_wrap=unwrapped)
         for line in notes(cell):
-            console.print(Text(f"  {line}", style="dim"))
+            console.print(Text(f"  {line}", style="dim"), soft_wrap=unwrapped)
     if run["verdict"] is None:
         told = f": {run['error']}" if run["error"] and run["error"] != run["status"] else ""
         console.print(Text(f"run: {run['status']}, no verdict{told}"))
     elif len(cells) != 1:
         console.print(Text(f"run: {run['verdict']}", style=STYLES.get(str(run["verdict"]), "")))
     console.print(f"results: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def what_ran(config: Mapping[str, Any]) -> str:
+    """What kind of run it was, in one line."""
+    kinds = ("model", "task", "check", "gate", "engine")
+    return ", ".join(f"{kind} {config[kind]['name']}" for kind in kinds)
 
 
 def pass_table(cell: Mapping[str, Any]) -> Table:
@@ -79,9 +88,15 @@ def verdict_line(cell: Mapping[str, Any]) -> Text:
 
 def notes(cell: Mapping[str, Any]) -> list[str]:
     """What stands beside the verdict: speed, agreement of tokens, and the questions TOST needs."""
-    told = []
+    told = [
+        f"damaged on purpose: {event['argument']['kind']} in {event['damaged']['files']} files of object group "
+        f"{event['argument']['group']} ({event['damaged']['bytes']:,} bytes)"
+        for event in cell["events"]
+        if event["step"] == "corrupt"
+    ]
     ratios = cell["speed"]
-    if ratios["ttft_p50_cold_over_warm"] and ratios["throughput_warm_over_cold"]:
+    valid = cell["verdict"] != "invalid"
+    if valid and ratios["ttft_p50_cold_over_warm"] and ratios["throughput_warm_over_cold"]:
         told.append(
             f"warm against cold: median TTFT {times(1 / ratios['ttft_p50_cold_over_warm'])}, "
             f"output throughput {times(ratios['throughput_warm_over_cold'])}"
@@ -93,7 +108,7 @@ def notes(cell: Mapping[str, Any]) -> list[str]:
                 f"{number(each['first_token_logprob_exact'], '.1%')} (largest difference "
                 f"{number(each['first_token_logprob_max_difference'], '.2g')} nats)"
             )
-    if cell["paired"]:
+    if valid and cell["paired"]:
         paired = cell["paired"]
         told.append(
             f"questions needed for margin {paired['margin']:g} at the observed flip rate of "

@@ -47,13 +47,13 @@ class LMCacheServer:
 
     def clear(self) -> dict[str, Any]:
         """Empties memory and L2; see :meth:`clear_l1`."""
-        return self.clear_l1() | {"l2_files": self._empty_l2()}
+        return self.clear_l1() | {"l2_files_removed": self._empty_l2()}
 
     def clear_l1(self) -> dict[str, Any]:
         """Empties its memory and checks that it is empty: the call says 200 even when locked objects stay.
 
         Returns:
-            What was seen: ``{"attempts": n, "objects": 0}``.
+            What was seen: ``{"attempts": n, "objects_left": 0}``.
 
         Raises:
             ServerError: objects are still held after :data:`CLEAR_S` seconds.
@@ -73,7 +73,7 @@ class LMCacheServer:
                 "something keeps them locked (a request still in flight?). Its locks run out by themselves "
                 f"after minutes; {self.http.url}/status shows them."
             )
-        return {"attempts": attempts, "objects": 0}
+        return {"attempts": attempts, "objects_left": 0}
 
     def wait_until_settled(self) -> dict[str, float]:
         """Waits until every store and retrieve has finished and the counters have stopped moving.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -50,7 +51,19 @@ class Stack:
         self.started_s: dict[str, float] = {}
         self.leftovers: list[Path] = []
         self._lmcache_port, self._lmcache_http_port, self._vllm_port = free_ports(3)
-        self._scratch: Path | None = None
+        # Of this launch alone: vLLM leaves its sockets in the temporary folder. Short, since a socket's path is.
+        self._scratch = Path(tempfile.gettempdir()) / f"harness-{uuid.uuid4().hex[:12]}"
+        self._l2_dir = self._scratch / "l2" if config.check.file_l2 else None
+        self.commands = {
+            "lmcache": lmcache_command(
+                config,
+                chunk_size=chunk_size,
+                port=self._lmcache_port,
+                http_port=self._lmcache_http_port,
+                l2_dir=self._l2_dir,
+            ),
+            "vllm": vllm_command(config, budget=budget, port=self._vllm_port, lmcache_port=self._lmcache_port),
+        }
         self._lmcache: LMCacheServer | None = None
         self._vllm: VllmServer | None = None
 
@@ -68,6 +81,7 @@ class Stack:
 
     def __enter__(self) -> Stack:
         try:
+            (self._l2_dir or self._scratch).mkdir(parents=True, mode=0o700)
             self._start_lmcache()
             self._start_vllm()
         except BaseException:
@@ -94,45 +108,29 @@ class Stack:
                     self.leftovers += self._lmcache.stop()
             finally:
                 self._lmcache = None
-                if self._scratch is not None:
-                    shutil.rmtree(self._scratch, ignore_errors=True)
+                shutil.rmtree(self._scratch, ignore_errors=True)
 
     def snapshot(self) -> Snapshot:
         """Counters of both servers now."""
         return Snapshot(vllm=self.vllm.counters(), lmcache=self.lmcache.counters())
 
     def described(self) -> dict[str, Any]:
-        """Commands, added environment and start-up times, for run.json."""
+        """Commands, added environment and start-up times so far, for run.json; known before anything is started."""
         return {
             "budget": self.budget,
             "chunk_size": self.chunk_size,
-            "commands": {
-                "lmcache": shown(self.lmcache.process.command),
-                "vllm": shown(self.vllm.process.command),
-            },
+            "commands": {name: shown(command) for name, command in self.commands.items()},
             "environment": added_environment(self.config),
             "started_s": {name: round(seconds, 1) for name, seconds in self.started_s.items()},
         }
 
     def _start_lmcache(self) -> None:
-        l2_dir = None
-        if self.config.check.file_l2:
-            self._scratch = Path(tempfile.mkdtemp(prefix="harness-l2-"))
-            l2_dir = self._scratch
-        command = lmcache_command(
-            self.config,
-            chunk_size=self.chunk_size,
-            port=self._lmcache_port,
-            http_port=self._lmcache_http_port,
-            l2_dir=l2_dir,
-        )
-        process = self._process("LMCache", command)
-        self._lmcache = LMCacheServer(process, self._lmcache_http_port, l2_dir)
+        process = self._process("LMCache")
+        self._lmcache = LMCacheServer(process, self._lmcache_http_port, self._l2_dir)
         self._wait(process, self._lmcache.healthy, self.config.servers.lmcache.start_timeout_s)
 
     def _start_vllm(self) -> None:
-        command = vllm_command(self.config, budget=self.budget, port=self._vllm_port, lmcache_port=self._lmcache_port)
-        process = self._process("vLLM", command)
+        process = self._process("vLLM")
         self._vllm = VllmServer(process, self._vllm_port, self.config.model.name)
         self._wait(process, self._ready, self.config.servers.vllm.start_timeout_s)
 
@@ -142,9 +140,10 @@ class Stack:
             raise ServerError("LMCache ended while vLLM was starting. " + self.lmcache.process.explanation())
         return self.vllm.healthy()
 
-    def _process(self, name: str, command: list[str]) -> ServerProcess:
+    def _process(self, name: str) -> ServerProcess:
         log = self.folder / f"{name.lower()}.log"
-        process = ServerProcess(name, command, server_environment(self.config), log)
+        env = server_environment(self.config) | {"TMPDIR": str(self._scratch)}
+        process = ServerProcess(name, self.commands[name.lower()], env, log)
         process.start()
         return process
 
