@@ -146,14 +146,13 @@ class RunRecord:
         self._write()
 
     def stopped(self, launch: Launch, stack: Stack, progress: RunProgress) -> None:
-        """Notes what a launch had left behind in shared memory, which was removed."""
+        """Notes what a launch had left behind in shared memory, which was removed; written with what comes next."""
         leftovers = [str(path) for path in stack.leftovers]
         self.data["launches"][launch.id]["leftovers"] = leftovers
         if leftovers:
             warning = f"Servers left {', '.join(leftovers)} behind; removed."
             self.data["warnings"].append(warning)
             progress.warn(warning)
-        self._write()
 
     def finish(self, status: str, error: str | None = None) -> Verdict:
         """Closes the run with what its complete cells came to."""
