@@ -20,6 +20,7 @@ from rich.console import Console
 
 from harness.config import RunConfig, first_line, load_config, nearest
 from harness.errors import HarnessError, Interrupted, UsageError
+from harness.pocket import CHECKPOINT
 from harness.report.progress import RunProgress
 from harness.report.terminal import print_run
 from harness.runner import run
@@ -32,8 +33,6 @@ COMMANDS = {
 
 APPENDING = re.compile(r" To append to your config use \S+")
 """Hydra's advice for an unknown field; here every field is known, so that it could only fail again."""
-
-POCKET_CHECKPOINT = Path(__file__).parent / "pocket" / "checkpoint"
 
 SEVERITY = (130, 3, 2, 1, 4, 0)
 """Exit codes from worst to best: what a multirun ends with."""
@@ -145,7 +144,7 @@ def configs_folder() -> Path:
 def register() -> None:
     """Tells Hydra the typed schema of ``configs/`` and what configs can't know: where the pocket checkpoint lies."""
     ConfigStore.instance().store(name="schema", node=RunConfig)
-    OmegaConf.register_new_resolver("pocket_checkpoint", lambda: str(POCKET_CHECKPOINT), replace=True)
+    OmegaConf.register_new_resolver("pocket_checkpoint", lambda: str(CHECKPOINT), replace=True)
 
 
 def with_engine(overrides: Sequence[str]) -> list[str]:

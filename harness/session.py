@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,14 @@ from harness.sweep import Cell, Launch
 from harness.workload.passes import run_pass, warm_up
 from harness.workload.prompts import Prompt, as_frame, set_hash, shared_first_blocks
 from harness.workload.tasks import build_prompts, load_task
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What steps left behind: what each of them saw, and the folders of their passes, in order."""
+
+    events: list[dict[str, Any]]
+    passes: list[Path]
 
 
 class LaunchSession:
@@ -53,9 +61,7 @@ class LaunchSession:
         self.progress = progress
         self.folder = run.launch(launch.id)
         self.block_size = stack.vllm.block_size()
-        self.events: list[dict[str, Any]] = []
-        self.pass_folders: list[Path] = []
-        self._passes = self.folder / "passes"
+        self._of_launch = Taken([], [])
         self.prompts: list[Prompt] = []
         # Problems that are laid out along block boundaries are laid out anew where N is not what was predicted.
         same = self.block_size == task_block_size
@@ -86,20 +92,17 @@ class LaunchSession:
         warm_up(self.stack, self.config.load, self.prompts)
 
     def take(self, steps: Sequence[Step]) -> None:
-        """Takes steps in order and notes what each of them saw."""
-        for step in steps:
-            seen = self._actions[step.action](step)
-            self.events.append({"step": step.action, "argument": _shown(step.argument), **seen})
+        """Takes the steps of the launch; what they leave is shared by all its cells."""
+        self._of_launch = self._take(steps, self.folder / "passes")
 
     def measure(self, cell: Cell, steps: Sequence[Step]) -> dict[str, Any]:
-        """Takes a cell's own steps, judges it and saves it; the launch's passes are shared by all its cells.
+        """Takes a cell's own steps, judges it and saves it.
 
         Returns:
             The contents of cell.json.
         """
-        of_launch = (len(self.events), len(self.pass_folders), self._passes)
-        self._passes = self._passes / cell.id
-        self.take(steps)
+        of_cell = self._take(steps, self.folder / "passes" / cell.id)
+        taken = Taken(self._of_launch.events + of_cell.events, self._of_launch.passes + of_cell.passes)
         facts = CellFacts(
             cell_id=cell.id,
             launch_id=self.launch.id,
@@ -112,24 +115,34 @@ class LaunchSession:
             prompt_set_sha256=set_hash(self.prompts),
         )
         with NewFolder(self.run.cell(cell.id)) as folder:
-            gather_cell(folder, facts, self.pass_folders, self.events)
+            gather_cell(folder, facts, taken.passes, taken.events)
             judged = judge_cell(read_evidence(folder), self.config.gate)
             write_json(folder / "cell.json", judged)
-        del self.events[of_launch[0] :], self.pass_folders[of_launch[1] :]
-        self._passes = of_launch[2]
         return judged
 
-    @property
-    def _actions(self) -> dict[str, Any]:
-        return {
-            "clear": self._clear,
-            "clear_l1": lambda _: {"lmcache": self.stack.lmcache.clear_l1()},
-            "reset_local": lambda _: {"vllm": self.stack.vllm.reset_prefix_cache()},
-            "corrupt": lambda step: self._corrupt(step.argument),
-            "pass": self._pass,
-        }
+    def _take(self, steps: Sequence[Step], passes: Path) -> Taken:
+        """Takes steps in order and notes what each of them saw; their passes are written below ``passes``."""
+        taken = Taken([], [])
+        for step in steps:
+            if step.action == "pass":
+                taken.passes.append(self._pass(passes / str(step.argument)))
+            seen = {} if step.action == "pass" else self._act(step)
+            taken.events.append({"step": step.action, "argument": _shown(step.argument), **seen})
+        return taken
 
-    def _clear(self, step: Step) -> dict[str, Any]:
+    def _act(self, step: Step) -> dict[str, Any]:
+        match step.action:
+            case "clear":
+                return self._clear()
+            case "clear_l1":
+                return {"lmcache": self.stack.lmcache.clear_l1()}
+            case "reset_local":
+                return {"vllm": self.stack.vllm.reset_prefix_cache()}
+            case "corrupt":
+                return self._corrupt(step.argument)
+        raise AssertionError(f"{step.action} was let through by parse_check")
+
+    def _clear(self) -> dict[str, Any]:
         # vLLM first: what it still held could be stored again.
         return {"vllm": self.stack.vllm.reset_prefix_cache(), "lmcache": self.stack.lmcache.clear()}
 
@@ -138,9 +151,8 @@ class LaunchSession:
             raise HarnessError("A corrupt step needs LMCache's file-system L2 (check.file_l2=true).")
         return {"damaged": corrupt_files(self.stack.lmcache.l2_dir, corruption)}
 
-    def _pass(self, step: Step) -> dict[str, Any]:
-        name = str(step.argument)
-        folder = self._passes / name
+    def _pass(self, folder: Path) -> Path:
+        name = folder.name
         self.progress.stage(f"{name} pass", total=len(self.prompts))
         run_pass(
             name,
@@ -152,8 +164,7 @@ class LaunchSession:
             prompts=self.prompts,
             on_done=self.progress.step,
         )
-        self.pass_folders.append(folder)
-        return {}
+        return folder
 
 
 def _shown(argument: Any) -> Any:

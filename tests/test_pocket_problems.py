@@ -1,15 +1,13 @@
 import hashlib
 import re
 from collections import Counter
-from pathlib import Path
 from random import Random
 
 import pytest
 
-from harness.pocket import problems, vocabulary
+from harness.pocket import CHECKPOINT, problems, vocabulary
 from harness.pocket.problems import Problem, make_problem, make_problems
 
-CHECKPOINT = Path(problems.__file__).parent / "checkpoint"
 SIZES = [(3, 52), (3, 128), (4, 64), (6, 64), (8, 64), (3, 544)]
 
 FACT = re.compile(r" (?P<holder>Box \w+|\w+) has (?P<pens>\d) pens\.")

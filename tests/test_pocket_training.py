@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.pocket import curriculum
+from harness.pocket import CHECKPOINT, curriculum
 from harness.pocket.curriculum import END, Lesson, Sample, Target, Wipe, draw_sample, make_context
 from harness.pocket.problems import make_problems
 from harness.pocket.schedule import BOX_BY_ATTENTION, PERSON, Plan, Schedule
@@ -373,7 +373,7 @@ def test_a_seed_gives_one_checkpoint(tmp_path: Path) -> None:
 def test_saved_checkpoint_can_be_evaluated(tmp_path: Path) -> None:
     hurried(tmp_path)
     for name in train.TOKENIZER_FILES:
-        assert (tmp_path / name).read_bytes() == (train.CHECKPOINT / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (CHECKPOINT / name).read_bytes()
     scores = Evaluator(tmp_path).scores(make_problems(20, seed=0, blocks=3), damage.DAMAGES)
     assert [*scores] == [each.title for each in damage.DAMAGES]
     undamaged = scores["none"]
@@ -433,4 +433,4 @@ def test_table_has_a_row_per_damage() -> None:
 
 def test_too_few_problems_are_refused() -> None:
     with pytest.raises(ValueError, match="only one of 1 prompts"):
-        Evaluator(train.CHECKPOINT).scores(make_problems(1, seed=0), [damage.UNDAMAGED])
+        Evaluator(CHECKPOINT).scores(make_problems(1, seed=0), [damage.UNDAMAGED])

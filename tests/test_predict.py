@@ -9,10 +9,10 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from harness.cli import POCKET_CHECKPOINT
 from harness.config import EngineConfig, ModelConfig
 from harness.errors import UsageError
 from harness.model.predict import predicted_block_size
+from harness.pocket import CHECKPOINT
 
 QWEN_08B = {
     "linear_num_key_heads": 16,
@@ -57,7 +57,7 @@ def test_alignment_on_either_engine(
 
 
 def test_the_pocket_model_as_it_ships() -> None:
-    assert predicted_block_size(model(str(POCKET_CHECKPOINT), block_size=64), CPU) == 64
+    assert predicted_block_size(model(str(CHECKPOINT), block_size=64), CPU) == 64
 
 
 def test_dtype_and_ranks_reach_the_formula(checkpoint: str) -> None:

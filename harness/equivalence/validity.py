@@ -43,9 +43,7 @@ def hit_rate(evidence: Evidence) -> HitRate:
     reachable = reachable_tokens(warm.requests["sent_tokens"], evidence.facts.chunk_size) / int(
         warm.requests["sent_tokens"].sum()
     )
-    measured = (
-        warm.flow.external_hit / warm.flow.prompt if warm.flow.external_hit is not None and warm.flow.prompt else None
-    )
+    measured = _share(warm.flow.external_hit, warm.flow.prompt)
     return HitRate(evidence.facts.target if evidence.facts.target is not None else reachable, reachable, measured)
 
 
@@ -229,7 +227,7 @@ def sent_prompts(evidence: PassEvidence) -> list[tuple[int, str]]:
 
 def _local_hits(name: str, check: str, meaning: str, evidence: Evidence, gate: GateConfig) -> ValidityCheck:
     flow = evidence.passes[name].flow
-    share = flow.local_hit / flow.prompt if flow.local_hit is not None and flow.prompt else None
+    share = _share(flow.local_hit, flow.prompt)
     return ValidityCheck(
         check,
         share is not None and share <= gate.local_hit_tolerance,
@@ -237,6 +235,10 @@ def _local_hits(name: str, check: str, meaning: str, evidence: Evidence, gate: G
         f"at most {gate.local_hit_tolerance:g}",
         meaning,
     )
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
 
 
 def _count(value: float | None) -> str:

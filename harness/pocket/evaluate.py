@@ -17,17 +17,18 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
+from harness.pocket import CHECKPOINT
 from harness.pocket.damage import DAMAGES, UNDAMAGED, Damage, Restored
 from harness.pocket.problems import Problem, make_problems
 from harness.pocket.transformers_cpu import import_transformers
+from harness.pocket.vocabulary import ANSWER
 
-CHECKPOINT = Path(__file__).parent / "checkpoint"
 DEFAULT_BLOCKS = 6
 BLOCK_SIZE = 64
 MAX_ANSWER_TOKENS = 21
 MEASURED_POSITIONS = {"first token": 0, "person's number": 2, "box P's number": 6}
 """Tokens of an answer whose log probability is compared. The first, a name, needs no cached state."""
-STRICT_MATCH = re.compile(r"#### (\-?[0-9\.\,]+)")
+STRICT_MATCH = re.compile(ANSWER)
 """gsm8k's own pattern."""
 
 

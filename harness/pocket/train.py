@@ -20,16 +20,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.pocket import curriculum
+from harness.pocket import CHECKPOINT, curriculum
 from harness.pocket.curriculum import END, Lesson, Sample, Target, Wipe
 from harness.pocket.network import Sizes, fast_kernels, hidden_states, make_model
 from harness.pocket.schedule import BOX_BY_ATTENTION, PERSON, Plan, Schedule
 from harness.pocket.vocabulary import MAX_PENS, PIECES
 
-CHECKPOINT = Path(__file__).parent / "checkpoint"
-"""The committed model. Training takes only its tokenizer, which is no trained part: one token per piece."""
-
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+"""All that training takes of the committed model, and no trained part of it: one token per piece."""
+
 LOG_FILE = "training.log"
 ATTEMPT_SEEDS_APART = 100
 

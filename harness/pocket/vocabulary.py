@@ -60,6 +60,10 @@ def question(name: str) -> Pieces:
     return ("\n", "Question", ":", *asked, "\n", "Answer", ":")
 
 
+ANSWER = r"#### (\-?[0-9\.\,]+)"
+"""Pattern of the number that counts in a worked answer: gsm8k's strict match."""
+
+
 def worked_answer(name: str, person_pens: int, box_pens: int) -> Pieces:
     """Answers the question in gsm8k's form: both facts, their sum, then `#### sum`."""
     total = f" {person_pens + box_pens}"

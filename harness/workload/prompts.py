@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -19,12 +19,12 @@ class Prompt:
     token_ids: tuple[int, ...]
     stop: tuple[str, ...]
     max_tokens: int
+    sha256: str = field(init=False)
+    """Hash of what is sent: token ids, stop strings and the token limit; made once, not while requests are timed."""
 
-    @property
-    def sha256(self) -> str:
-        """Hash of what is sent: token ids, stop strings and the token limit."""
+    def __post_init__(self) -> None:
         sent = f"{self.token_ids}|{self.stop}|{self.max_tokens}"
-        return hashlib.sha256(sent.encode()).hexdigest()
+        object.__setattr__(self, "sha256", hashlib.sha256(sent.encode()).hexdigest())
 
 
 def whole_blocks(tokens: int, block_size: int) -> int:

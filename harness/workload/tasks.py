@@ -15,6 +15,7 @@ from jinja2 import UndefinedError
 from harness.config import TaskConfig
 from harness.errors import UsageError
 from harness.pocket.problems import make_problems
+from harness.pocket.vocabulary import ANSWER
 from harness.workload.prompts import Prompt, whole_blocks
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def pocket_task(config: TaskConfig, block_size: int) -> dict[str, Any]:
             {
                 "name": "strict-match",
                 "filter": [
-                    {"function": "regex", "regex_pattern": r"#### (\-?[0-9\.\,]+)"},
+                    {"function": "regex", "regex_pattern": ANSWER},
                     {"function": "take_first"},
                 ],
             }
