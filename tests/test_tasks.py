@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,14 @@ import pytest
 
 from harness.config import TaskConfig
 from harness.errors import HarnessError, UsageError
+from harness.pocket import CHECKPOINT
 from harness.workload.prompts import Prompt
 from harness.workload.scoring import StoredPromptsModel, score_pass
 from harness.workload.stream import RequestRecord
 from harness.workload.tasks import build_prompts, load_task, read_jsonl
 
-POCKET = TaskConfig(name="pocket", limit=6, blocks=3, num_fewshot=0)
+POCKET = TaskConfig(name="pocket", limit=6, blocks=3)
+MODEL = str(CHECKPOINT)
 
 
 def characters(text: str) -> list[int]:
@@ -43,7 +46,7 @@ def answering(texts: dict[int, str], failed: Sequence[int] = ()) -> list[Request
 
 def test_pocket_answers_are_scored_by_lm_eval() -> None:
     """Right answers score 1, wrong ones 0, whatever the order in which they came back."""
-    task = load_task(POCKET, 64)
+    task = load_task(POCKET, 64, MODEL)
     prompts = built(task, POCKET)
     targets = [str(task.doc_to_target(task.dataset["test"][prompt.doc_id])) for prompt in prompts]
     texts = {
@@ -63,7 +66,7 @@ def test_pocket_answers_are_scored_by_lm_eval() -> None:
 
 
 def test_a_failed_request_is_wrong_whatever_had_arrived() -> None:
-    task = load_task(POCKET, 64)
+    task = load_task(POCKET, 64, MODEL)
     prompts = built(task, POCKET)
     right = {p.doc_id: str(task.doc_to_target(task.dataset["test"][p.doc_id])) for p in prompts}
     samples = score_pass(task, POCKET, prompts, lambda: answering(right, failed=[2]))
@@ -71,43 +74,43 @@ def test_a_failed_request_is_wrong_whatever_had_arrived() -> None:
 
 
 def test_pocket_prompts_cover_their_blocks() -> None:
-    prompts = built(load_task(POCKET, 64), POCKET)
+    prompts = built(load_task(POCKET, 64, MODEL), POCKET)
     assert [prompt.doc_id for prompt in prompts] == [0, 1, 2, 3, 4, 5]
     assert {prompt.stop for prompt in prompts} == {("\nQuestion:",)}
-    assert {prompt.max_tokens for prompt in prompts} == {24}
+    assert {prompt.max_tokens for prompt in prompts} == {28}
     assert len({prompt.text[:50] for prompt in prompts}) == 6, "first blocks differ, or cold requests would hit"
-    assert all(prompt.text.endswith("\nAnswer:") for prompt in prompts)
+    assert all(re.search(r"\nAnswer: \w+ has$", prompt.text) for prompt in prompts)
     assert all(prompt.token_ids == tuple(characters(prompt.text)) for prompt in prompts)
     longer = replace(POCKET, blocks=6)
-    assert len(built(load_task(longer, 64), longer)[0].text) > 1.5 * len(prompts[0].text)
+    assert len(built(load_task(longer, 64, MODEL), longer)[0].text) > 1.5 * len(prompts[0].text)
 
 
 def test_prompts_are_the_same_whenever_they_are_built() -> None:
-    task = load_task(POCKET, 64)
+    task = load_task(POCKET, 64, MODEL)
     first = built(task, POCKET)
     score_pass(task, POCKET, first, lambda: answering({prompt.doc_id: "" for prompt in first}))
     assert built(task, POCKET) == first
-    assert built(load_task(POCKET, 64), POCKET) == first
-    assert built(load_task(replace(POCKET, seed=1), 64), POCKET) != first
+    assert built(load_task(POCKET, 64, MODEL), POCKET) == first
+    assert built(load_task(replace(POCKET, seed=1), 64, MODEL), POCKET) != first
 
 
 def test_a_limit_on_answers_can_be_set() -> None:
     config = replace(POCKET, max_gen_toks=7)
-    assert {prompt.max_tokens for prompt in built(load_task(config, 64), config)} == {7}
+    assert {prompt.max_tokens for prompt in built(load_task(config, 64, MODEL), config)} == {7}
 
 
 def test_a_block_too_small_for_the_pocket_problems() -> None:
     with pytest.raises(UsageError, match=r"task=pocket can't be built for N = 16: block_size=16 is too small"):
-        load_task(POCKET, 16)
+        load_task(POCKET, 16, MODEL)
 
 
 def test_prompts_that_do_not_fit_the_model() -> None:
-    task = load_task(POCKET, 64)
+    task = load_task(POCKET, 64, MODEL)
     longest = max(len(prompt.token_ids) for prompt in built(task, POCKET))
-    assert built(task, POCKET, max_model_len=longest + 24)
+    assert built(task, POCKET, max_model_len=longest + 28)
     with pytest.raises(UsageError) as caught:
-        built(task, POCKET, max_model_len=longest + 23)
-    assert f"up to {longest} tokens long, and {longest - 1} fit (model.max_model_len {longest + 23} less" in str(
+        built(task, POCKET, max_model_len=longest + 27)
+    assert f"up to {longest} tokens long, and {longest - 1} fit (model.max_model_len {longest + 27} less" in str(
         caught.value
     )
 
@@ -116,7 +119,7 @@ def test_prompts_that_do_not_fit_the_model() -> None:
 
 
 def refused(config: TaskConfig, prompts: Sequence[Prompt]) -> str:
-    task = load_task(POCKET, 64)
+    task = load_task(POCKET, 64, MODEL)
     task.set_config(key="num_fewshot", value=0)
     with pytest.raises(HarnessError) as caught:
         score_pass(task, config, prompts, lambda: pytest.fail("nothing may be sent"))
@@ -124,7 +127,7 @@ def refused(config: TaskConfig, prompts: Sequence[Prompt]) -> str:
 
 
 def test_lm_eval_may_ask_for_nothing_but_what_was_stored() -> None:
-    prompts = built(load_task(POCKET, 64), POCKET)
+    prompts = built(load_task(POCKET, 64, MODEL), POCKET)
     changed = [*prompts[:3], replace(prompts[3], text=prompts[3].text + " "), *prompts[4:]]
     assert "asks for 6 prompts and 6 are stored; documents [3] differ" in refused(POCKET, changed)
     assert "asks for 6 prompts and 5 are stored; documents [5] differ" in refused(POCKET, prompts[:5])
@@ -143,7 +146,7 @@ def test_only_generation_is_measured() -> None:
 )
 def test_a_filter_or_metric_that_is_not_there(changes: dict[str, str]) -> None:
     config = replace(POCKET, **changes)  # type: ignore[arg-type]
-    task = load_task(POCKET, 64)
+    task = load_task(POCKET, 64, MODEL)
     prompts = built(task, POCKET)
     with pytest.raises(HarnessError) as caught:
         score_pass(task, config, prompts, lambda: answering({prompt.doc_id: "" for prompt in prompts}))
@@ -181,7 +184,7 @@ def shots(prompts: Sequence[Prompt]) -> set[int]:
 
 def test_gsm8k_from_a_folder(data: Path) -> None:
     config = gsm8k(data, num_fewshot=2)
-    task = load_task(config, 64)
+    task = load_task(config, 64, MODEL)
     prompts = built(task, config)
     assert [prompt.doc_id for prompt in prompts] == [0, 1, 2]
     assert prompts[0].text.endswith("Question: What is 30 plus 30?\nAnswer:")
@@ -198,7 +201,7 @@ def test_gsm8k_from_a_folder(data: Path) -> None:
 def test_the_fewest_examples_that_cover_the_blocks_are_taken(data: Path) -> None:
     """A question has 37 characters and an example 54: N + 1 = 193 needs 3 of them."""
     config = gsm8k(data)
-    task = load_task(config, 192)
+    task = load_task(config, 192, MODEL)
     prompts = built(task, config, 192)
     (count,) = shots(prompts)
     assert count == 3
@@ -215,25 +218,25 @@ def test_the_shortest_prompt_decides(data: Path) -> None:
     """Every prompt must be able to hit, not only the first."""
     write(data / "test.jsonl", [{"question": "x" * 300, "answer": "#### 1"}, row(1)])
     config = gsm8k(data)
-    prompts = built(load_task(config, 192), config, 192)
+    prompts = built(load_task(config, 192, MODEL), config, 192)
     assert min(len(prompt.token_ids) for prompt in prompts) > 192
 
 
 def test_gsm8k_prompts_are_the_same_whenever_they_are_built(data: Path) -> None:
     config = gsm8k(data)
-    task = load_task(config, 192)
+    task = load_task(config, 192, MODEL)
     first = built(task, config, 192)
     samples = score_pass(task, config, first, lambda: answering({prompt.doc_id: "" for prompt in first}))
     assert len(samples) == 3
     assert built(task, config, 192) == first
-    assert built(load_task(config, 192), config, 192) == first
+    assert built(load_task(config, 192, MODEL), config, 192) == first
 
 
 def test_examples_that_cannot_cover_the_blocks(data: Path) -> None:
     config = gsm8k(data, max_fewshot=2)
     with pytest.raises(UsageError) as caught:
-        built(load_task(config, 192), config, 192)
-    shortest = min(len(p.token_ids) for p in built(load_task(config, 192), replace(config, num_fewshot=2), 32))
+        built(load_task(config, 192, MODEL), config, 192)
+    shortest = min(len(p.token_ids) for p in built(load_task(config, 192, MODEL), replace(config, num_fewshot=2), 32))
     assert str(caught.value) == (
         f"Prompts of task gsm8k cover 0 blocks of N = 192 tokens (the shortest has {shortest} tokens with 2 few-shot "
         "examples), and task.min_blocks=1 needs 193: raise task.max_fewshot or task.num_fewshot, or lower "
@@ -243,7 +246,7 @@ def test_examples_that_cannot_cover_the_blocks(data: Path) -> None:
 
 def test_more_examples_than_there_are(data: Path) -> None:
     config = gsm8k(data, max_fewshot=64)
-    task = load_task(config, 64)
+    task = load_task(config, 64, MODEL)
     with pytest.raises(UsageError, match="with 10 few-shot examples"):
         built(task, config, 5000)
     for asked in (replace(config, num_fewshot=11), replace(config, min_fewshot=11)):
@@ -255,14 +258,14 @@ def test_more_examples_than_there_are(data: Path) -> None:
 def test_examples_until_they_no_longer_fit(data: Path) -> None:
     config = gsm8k(data)
     with pytest.raises(UsageError, match=r"with 3 few-shot examples are up to \d+ tokens long, and 44 fit"):
-        built(load_task(config, 192), config, 192, max_model_len=300)
+        built(load_task(config, 192, MODEL), config, 192, max_model_len=300)
 
 
 @pytest.mark.parametrize("missing", ["train", "test"])
 def test_a_missing_file_is_named(data: Path, missing: str) -> None:
     (data / f"{missing}.jsonl").unlink()
     with pytest.raises(UsageError) as caught:
-        load_task(gsm8k(data), 64)
+        load_task(gsm8k(data), 64, MODEL)
     assert str(caught.value) == (
         f"task.data_dir: {data / missing}.jsonl can't be read (No such file or directory); train.jsonl and test.jsonl "
         "are needed."
@@ -272,11 +275,11 @@ def test_a_missing_file_is_named(data: Path, missing: str) -> None:
 def test_a_row_without_its_fields(data: Path) -> None:
     write(data / "test.jsonl", [{"q": "What?", "a": "#### 1"}])
     with pytest.raises(UsageError, match="lacks a field that its prompts need: 'question' is undefined"):
-        load_task(gsm8k(data), 64)
+        load_task(gsm8k(data), 64, MODEL)
     write(data / "test.jsonl", [row(1)])
     write(data / "train.jsonl", [{"question": "What?"}])
     with pytest.raises(UsageError, match="lacks a field that its prompts need: 'answer' is undefined"):
-        built(load_task(gsm8k(data), 64), gsm8k(data, num_fewshot=1))
+        built(load_task(gsm8k(data), 64, MODEL), gsm8k(data, num_fewshot=1))
 
 
 def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +292,7 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(lm_eval.tasks, "TaskManager", Manager)
     with pytest.raises(UsageError, match=r"from the hub \(ConnectionError\): give a folder .* task\.data_dir=PATH"):
-        load_task(TaskConfig(name="gsm8k"), 64)
+        load_task(TaskConfig(name="gsm8k"), 64, MODEL)
 
 
 # --- files -------------------------------------------------------------------------------------------------

@@ -13,21 +13,27 @@ from enum import IntEnum, StrEnum
 from random import Random
 
 from harness.pocket import vocabulary
-from harness.pocket.vocabulary import BOX_COLOURS, BOX_FACT_TOKENS, HEAD, MAX_PENS, PERSON_FACT_TOKENS, PERSON_NAMES
+from harness.pocket.layout import Filler
+from harness.pocket.ruler import POCKET_RULER
+from harness.pocket.tokenizer import END
+from harness.pocket.vocabulary import BOX_COLOURS, HEAD, MAX_PENS, PERSON_NAMES
 
 MAX_PEOPLE = 20
 """Most people in a training context. Problems have more: that is what keeps the score below 1."""
 
 REVIEW_HEAD = ("\n", "Review", ":")
 
-END = "<|endoftext|>"
-"""The piece after an answer."""
-
 # Keeps the training text apart from the problems, whose generators are seeded by strings of their own.
 _SEED_PREFIX = "pocket-training"
 
-# Where the numbers stand in `vocabulary.worked_answer`.
+PERSON_FACT_TOKENS = len(vocabulary.person_fact(PERSON_NAMES[0], 0))
+BOX_FACT_TOKENS = len(vocabulary.box_fact("P", 0))
+
+_FILLER = Filler(POCKET_RULER)
+
+# Where the numbers first stand in an answer, short or long.
 _PERSON_NUMBER, _BOX_NUMBER, _TOTAL = 2, 6, 12
+_RESULT_TOKENS = 4  # line break, "####", total, END
 _NUMBER_FROM_END = 3  # in a fact: number, " pens", "."
 
 
@@ -43,9 +49,11 @@ class Target(IntEnum):
     TOTAL = 3
     OTHER = 4
     """Any other token of an answer."""
-    UNKNOWN_PERSON = 5
+    CHECK = 5
+    """A token of a long answer's checks: there are many, and they only copy what the answer has said before."""
+    UNKNOWN_PERSON = 6
     """A person's number that a wipe has taken away."""
-    UNKNOWN_BOX = 6
+    UNKNOWN_BOX = 7
     """Box P's number where a wipe has taken it away."""
 
 
@@ -68,6 +76,10 @@ class Lesson:
     box_without_wipe: bool = False
     """Whether box P's number is learnt in samples without a wipe. Only once attention knows it, or the recurrent
     layers pick it up first and attention never has to."""
+    reviews: float = 0.5
+    """Share of samples with a review: more numbers to recall in a text than questions ask for."""
+    checked: float = 0.0
+    """Share of questions with the long answer."""
     recurrent_wipes: float = 0.25
     attention_wipes: float = 0.25
     """Shares of samples with a wipe of that kind."""
@@ -103,9 +115,9 @@ def draw_sample(rng: Random, lesson: Lesson) -> Sample:
     context = _draw_context(rng, lesson)
     wipe = _draw_wipe(rng, lesson)
     text = _Text(context, wipe, lesson.box_without_wipe)
-    if rng.random() < 0.5:
+    if rng.random() < lesson.reviews:
         _add_review(rng, text)
-    _add_questions(rng, text, lesson.tokens)
+    _add_questions(rng, text, lesson)
     wiped_from = len(context.pieces)
     if rng.random() >= 0.7:  # also wipes at other places, or the model learns where to expect one
         wiped_from = min(lesson.tokens - 1, wiped_from + rng.randint(-3, 12))
@@ -145,8 +157,8 @@ def make_context(rng: Random, tokens: int, people: int, boxes: int, restated_sha
     others = [vocabulary.box_fact(colour, _pens(rng)) for colour in rng.sample(BOX_COLOURS, boxes)]
     others.append(vocabulary.box_fact("P", box_pens))
     free = tokens - len(HEAD) - sum(map(len, others)) - PERSON_FACT_TOKENS * len(facts)
-    if free >= vocabulary.MIN_FILLER_TOKENS:
-        others += vocabulary.filler(rng, free)
+    if free >= _FILLER.shortest:
+        others += _FILLER.sentences(rng, free)
     sentences = facts + [(None, 0, sentence) for sentence in others]
     rng.shuffle(sentences)
     pieces = [*HEAD]
@@ -229,19 +241,22 @@ def _add_review(rng: Random, text: _Text) -> None:
         text.add(fact, {len(fact) - _NUMBER_FROM_END: target})
 
 
-def _add_questions(rng: Random, text: _Text, tokens: int) -> None:
+def _add_questions(rng: Random, text: _Text, lesson: Lesson) -> None:
     """Adds questions with their answers until the text is long enough, first about people not yet mentioned."""
     names = [*text.context.people]
     unasked = [name for name in names if name not in text.mentioned]
     rng.shuffle(unasked)
-    while len(text.pieces) < tokens:
+    while len(text.pieces) < lesson.tokens:
         name = unasked.pop() if unasked else rng.choice(names)
-        answer = (*vocabulary.worked_answer(name, text.context.people[name], text.context.box_pens), END)
+        check = rng.random() < lesson.checked
+        write = vocabulary.checked_answer if check else vocabulary.worked_answer
+        answer = (*write(name, text.context.people[name], text.context.box_pens), END)
         targets = dict.fromkeys(range(len(answer)), Target.OTHER)
+        targets |= dict.fromkeys(range(_TOTAL + 1, len(answer) - _RESULT_TOKENS), Target.CHECK)
         targets |= {
             _PERSON_NUMBER: text.person_target(name),
             _BOX_NUMBER: text.box_target(),
             _TOTAL: Target.TOTAL,
         }
-        text.add(vocabulary.question(name))
+        text.add(vocabulary.question(name, check=check))
         text.add(answer, targets)

@@ -87,6 +87,16 @@ def _permute_blocks(keys: Tensor, values: Tensor, block_size: int) -> None:
         state.copy_(state.roll(block_size, 2))
 
 
+def block_zeroed(number: int) -> Damage:
+    """The loss of one attention block, counted from 1."""
+
+    def zero(keys: Tensor, values: Tensor, block_size: int) -> None:
+        for state in (keys, values):
+            state[:, :, (number - 1) * block_size : number * block_size] = 0
+
+    return Damage(f"attention block {number} zeroed", attention=zero)
+
+
 UNDAMAGED = Damage("none")
 DAMAGES = (
     UNDAMAGED,

@@ -1,6 +1,6 @@
 """Scores of a pocket checkpoint, whole and with damaged state: `python -m harness.pocket.evaluate`.
 
-Prints the table of the README. A prompt's whole blocks are computed as transformers does it, the state they
+Prints the tables of the README. A prompt's whole blocks are computed as transformers does it, the state they
 leave is damaged as a faulty cache could damage it, and the rest of the prompt and the answer go on from there.
 """
 
@@ -18,16 +18,16 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from harness.pocket import CHECKPOINT
-from harness.pocket.damage import DAMAGES, UNDAMAGED, Damage, Restored
+from harness.pocket.damage import DAMAGES, UNDAMAGED, Damage, Restored, block_zeroed
 from harness.pocket.problems import Problem, make_problems
+from harness.pocket.shape import Shape
 from harness.pocket.transformers_cpu import import_transformers
 from harness.pocket.vocabulary import ANSWER
 
 DEFAULT_BLOCKS = 6
 BLOCK_SIZE = 64
-MAX_ANSWER_TOKENS = 21
-MEASURED_POSITIONS = {"first token": 0, "person's number": 2, "box P's number": 6}
-"""Tokens of an answer whose log probability is compared. The first, a name, needs no cached state."""
+MEASURED_POSITIONS = {"first token": 0, "box P's number": 4}
+"""Tokens of an answer whose log probability is compared. The first is the person's number."""
 STRICT_MATCH = re.compile(ANSWER)
 """gsm8k's own pattern."""
 
@@ -36,6 +36,8 @@ STRICT_MATCH = re.compile(ANSWER)
 class Answer:
     """What the model wrote for one problem."""
 
+    id: int
+    """The problem's."""
     text: str
     right: bool
     tokens: list[int]
@@ -53,6 +55,11 @@ class Score:
     changes: Mapping[int, float]
     """By position in the answer: mean absolute change, in nats, of the log probability of the token that stands
     there without damage."""
+
+    @property
+    def share(self) -> float:
+        """Share of right answers."""
+        return self.right / self.problems
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -74,6 +81,15 @@ class Evaluator:
         """Scores of the problems by title of damage; the first damage given must be none.
 
         Raises:
+            ValueError: see `answers`.
+        """
+        answers = self.answers(problems, damages)
+        return {title: compare(given, answers[damages[0].title]) for title, given in answers.items()}
+
+    def answers(self, problems: Sequence[Problem], damages: Sequence[Damage]) -> dict[str, list[Answer]]:
+        """Answers to the problems by title of damage, in the problems' order.
+
+        Raises:
             ValueError: so few problems that a prompt is the only one of its length, hence has no other to get the
                 state of.
         """
@@ -84,7 +100,7 @@ class Evaluator:
                 restored = self._restore(tokens, cached)
                 for damage in damages:
                     answers[damage.title] += self._answer(group, tokens[:, cached:], damage.apply(restored))
-        return {title: compare(given, answers[damages[0].title]) for title, given in answers.items()}
+        return {title: sorted(given, key=lambda answer: answer.id) for title, given in answers.items()}
 
     def _groups(self, problems: Sequence[Problem]) -> Iterator[tuple[list[Problem], Tensor]]:
         """Problems whose prompts have the same length, with their tokens: a batch without padding."""
@@ -105,7 +121,8 @@ class Evaluator:
     def _answer(self, problems: Sequence[Problem], rest: Tensor, cache: Any) -> list[Answer]:
         chosen, logprobs = [], []
         output = self._model(input_ids=rest, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        for position in range(MAX_ANSWER_TOKENS):
+        # One more than a right answer has: the token that ends it.
+        for position in range(max(problem.answer_tokens for problem in problems) + 1):
             if position <= max(MEASURED_POSITIONS.values()):
                 logprobs.append(output.logits[:, -1].float().log_softmax(-1))
             token = output.logits[:, -1].argmax(-1)
@@ -117,7 +134,8 @@ class Evaluator:
             end = self._tokenizer.eos_token_id
             text = self._tokenizer.decode(tokens[: tokens.index(end)] if end in tokens else tokens)
             match = STRICT_MATCH.search(text)
-            answers.append(Answer(text, match is not None and match[1] == problem.gold, tokens, first_logprobs))
+            right = match is not None and match[1] == problem.gold
+            answers.append(Answer(problem.id, text, right, tokens, first_logprobs))
         return answers
 
 
@@ -137,8 +155,8 @@ def compare(answers: Sequence[Answer], undamaged: Sequence[Answer]) -> Score:
     )
 
 
-def table(scores: Mapping[int, Mapping[str, Score]]) -> str:
-    """The README's table of scores by number of blocks and title of damage."""
+def damage_table(scores: Mapping[int, Mapping[str, Score]]) -> str:
+    """Scores by number of blocks and title of damage."""
     compared = DEFAULT_BLOCKS if DEFAULT_BLOCKS in scores else max(scores)
     head = [
         "damage at the last block boundary",
@@ -146,17 +164,44 @@ def table(scores: Mapping[int, Mapping[str, Score]]) -> str:
         f"same texts ({compared} blocks)",
         *(f"{name} ({compared} blocks)" for name in MEASURED_POSITIONS),
     ]
-    lines = [head, ["---"] * len(head)]
+    rows = []
     for title, score in scores[compared].items():
-        cells = [_share(scores[blocks][title].right, scores[blocks][title].problems) for blocks in scores]
+        shares = [_share(scores[blocks][title].right, scores[blocks][title].problems) for blocks in scores]
         changes = [f"{score.changes[position]:.2g}" for position in MEASURED_POSITIONS.values()]
-        lines.append([title, *cells, _share(score.same_texts, score.problems), *changes])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows.append([title, *shares, _share(score.same_texts, score.problems), *changes])
+    return _markdown(head, rows)
+
+
+def share_table(head: str, scores: Mapping[str, Score]) -> str:
+    """Scores by title, in one row."""
+    return _markdown([head, *scores], [["score", *(_share(score.right, score.problems) for score in scores.values())]])
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *rows])
 
 
 def _share(successes: int, trials: int) -> str:
     low, high = wilson(successes, trials)
     return f"{successes / trials:.3f} ({low:.2f}-{high:.2f})"
+
+
+def tables(evaluator: Evaluator, count: int, lengths: Sequence[int], damages: Sequence[Damage]) -> Iterator[str]:
+    """The README's tables, each as soon as it is measured."""
+    scores = {}
+    for blocks in lengths:
+        scores[blocks] = evaluator.scores(make_problems(count, seed=0, shape=Shape(blocks=blocks)), damages)
+    yield damage_table(scores)
+    problems = make_problems(count, seed=0, shape=Shape(blocks=DEFAULT_BLOCKS))
+    by_block = [block_zeroed(number) for number in range(1, DEFAULT_BLOCKS + 1)]
+    lost = evaluator.scores(problems, [UNDAMAGED, *by_block])
+    yield share_table(f"lost of {DEFAULT_BLOCKS} blocks", {title: lost[title] for title in lost if title != "none"})
+    answers = {}
+    for check, title in ((False, "short answers"), (True, "long answers")):
+        problems = make_problems(count, seed=0, shape=Shape(blocks=DEFAULT_BLOCKS, check=check))
+        tokens = max(problem.answer_tokens for problem in problems)
+        answers[f"{title} ({tokens} tokens)"] = evaluator.scores(problems, [UNDAMAGED])["none"]
+    yield share_table(f"{DEFAULT_BLOCKS} blocks, no damage", answers)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,19 +210,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkpoint", type=Path, default=CHECKPOINT, help="folder; default the committed one")
     parser.add_argument("--problems", type=int, default=300, help="problems per context length")
     parser.add_argument("--blocks", type=int, nargs="+", default=[4, 5, 6, 8], help="context lengths in blocks of 64")
-    parser.add_argument("--undamaged", action="store_true", help="only the scores without damage")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    evaluator = Evaluator(options.checkpoint)
-    damages = (UNDAMAGED,) if options.undamaged else DAMAGES
-    scores = {
-        blocks: evaluator.scores(make_problems(options.problems, seed=0, blocks=blocks), damages)
-        for blocks in options.blocks
-    }
-    print(f"{options.problems} problems per length (seed 0), greedy, bfloat16. Shares with 95 % intervals;")
-    print(f"{', '.join(MEASURED_POSITIONS)}: mean absolute change of the log probability, in nats.\n")
-    print(table(scores))
+    print(f"{options.problems} problems per score (seed 0), greedy, bfloat16. Shares with 95 % intervals;")
+    print(f"{', '.join(MEASURED_POSITIONS)}: mean absolute change of the log probability, in nats.")
+    for table in tables(Evaluator(options.checkpoint), options.problems, options.blocks, DAMAGES):
+        print(f"\n{table}", flush=True)
     return 0
 
 

@@ -84,7 +84,28 @@ def _remember(recurrent: Any) -> None:
     fastest, slowest = math.log(0.05), math.log(0.001)
     step = torch.exp(torch.rand_like(recurrent.dt_bias) * (fastest - slowest) + slowest)
     recurrent.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step back
-    recurrent.conv1d.weight.uniform_(-0.5, 0.5)
+    _look_back(recurrent.conv1d.weight, recurrent.num_k_heads)
+
+
+RECALL, BRING = (1, 2, 0), (0, 0, 2)
+"""How many tokens a head's queries, keys and values look back, for text like ` Uri has 4`. A recalling head stores
+each token under the one two before it, and asks for what is stored under the one before. A bringing head gives each
+token the one two before it, by which attention can find it later."""
+
+
+def _look_back(convolution: Tensor, heads: int) -> None:
+    """Lets the heads of a layer recall and bring in turn.
+
+    Where all channels blur four tokens at random, queries and keys agree on a name in few of them: about half of
+    such models recall people with half the accuracy, and for good.
+    """
+    channels, _, kernel = convolution.shape  # queries, keys and values of all heads, one after the other
+    size = channels // (3 * heads)
+    convolution.uniform_(-0.1, 0.1)
+    for head in range(heads):
+        for part, tokens_back in enumerate(BRING if head % 2 else RECALL):
+            start = (part * heads + head) * size
+            convolution[start : start + size, 0, kernel - 1 - tokens_back] += 1
 
 
 def hidden_states(model: Any, tokens: Tensor, forget_at: Tensor, blind_before: Tensor) -> Tensor:

@@ -1,66 +1,40 @@
 """Problems for the pocket model: small questions about facts far back in a prompt, made from a seed.
 
 A problem has gsm8k's form: a context, a question, a worked answer and its number after `####`. It asks how
-many pens one person and box P have together. The model recalls the person with its recurrent layers and the
-box with its attention layer, so the score falls when either kind of cached state is wrong.
-
-A prompt ends 27 to 51 tokens after its last whole block, so a cache holds its first `blocks` blocks and no
-more. The two needed facts stand at chosen distances from that boundary, so that not only a lost state costs
-points, but also one that is a block old, shifted, or without its last tokens.
+many pens one person and box P have together. The pocket model recalls the person with its recurrent layers and
+the box with its attention layer, so the score falls when either kind of cached state is wrong. The text only
+needs looking up and adding, so the same problems serve any other model: give its tokenizer's ruler, and examples.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
 from harness.pocket import vocabulary
+from harness.pocket.layout import Filler, Layout, NoRoomError, Placement, Region, draw_start, sentences_until
+from harness.pocket.ruler import POCKET_RULER, Ruler
+from harness.pocket.shape import TAIL_MARGINS, Limits, Shape
 from harness.pocket.vocabulary import (
     BOX_COLOURS,
-    BOX_FACT_TOKENS,
     HEAD,
     MAX_PENS,
-    PERSON_FACT_TOKENS,
+    NUMBER_IN_PERSON_FACT,
+    OPENING_PIECES,
     PERSON_NAMES,
-    QUESTION_TOKENS,
     Pieces,
 )
-
-TAIL_TOKENS = (27, 35, 43, 51)
-"""How many tokens a prompt has after its last whole block."""
-
-MIN_BLOCKS = 3
-"""An old fact ends two blocks before the boundary, so there must be a block before those two."""
-
-MAX_PEOPLE_STATEMENTS = 2 * len(PERSON_NAMES) - 1
-"""Nobody is stated more than twice, and somebody only once: the asked person, or another in their place."""
-
-# Keeps these problems apart from the training data, whose generators are seeded by bare numbers.
-_SEED_PREFIX = "pocket-problems"
-
-# Three gaps surround the two needed facts. A statement of 6 tokens may fail to fit a gap that has up to 9
-# tokens left (10 would leave 4, enough for filler), so while 3 * 9 + 1 tokens are left, its own 6 among them,
-# it fits somewhere. With this many tokens to spare, no order of statements gets stuck.
-_SPARE_TOKENS = 3 * (BOX_FACT_TOKENS + vocabulary.MIN_FILLER_TOKENS - 1) + 1 - BOX_FACT_TOKENS
-
-
-class Placement(StrEnum):
-    """Where a needed fact stands, relative to the last block boundary of the prompt."""
-
-    OLD = "old"
-    """It ends at least two blocks before the boundary."""
-    RECENT = "recent"
-    """It lies inside the last block before the boundary."""
-    STRADDLE = "straddle"
-    """Its name is the last but one token before the boundary, its number the first one after."""
-
 
 PERSON_SHARES = {Placement.OLD: 0.42, Placement.RECENT: 0.33, Placement.STRADDLE: 0.25}
 """How often the fact about the asked person stands where."""
 
 BOX_SHARES = {Placement.OLD: 0.6, Placement.RECENT: 0.4}
 """How often the fact about box P stands where."""
+
+# Keeps these problems apart from the training data, whose generators are seeded by strings of their own.
+_SEED_PREFIX = "pocket-problems"
+
+_MAX_DRAWS = 200
 
 
 @dataclass(frozen=True)
@@ -71,12 +45,14 @@ class Problem:
     """Position in its set, from 0."""
     context: str
     question: str
+    """Any examples, the question, and how the answer begins: ` Uri has`."""
     answer: str
-    """The worked answer that continues the prompt, ending in `#### gold`."""
+    """The rest of the worked answer, ending in `#### gold`."""
     gold: str
     prompt_tokens: int
     cached_tokens: int
-    """Tokens in the prompt's whole blocks: all that a cache can restore."""
+    """Tokens in the prompt's whole blocks: all that a cache can restore. The last token is never restored."""
+    answer_tokens: int
     person_start: int
     """Index in the prompt's tokens at which the statement about the asked person that counts starts."""
     box_start: int
@@ -84,7 +60,8 @@ class Problem:
     person_placement: Placement
     box_placement: Placement
     first_block: str
-    """Text of the prompt's first block. It is unique in its set, so no cold request can hit another's."""
+    """The sentences inside the first block that is not shared. They are unique in the set, so that no cold
+    request can hit another's blocks."""
 
     @property
     def prompt(self) -> str:
@@ -92,162 +69,227 @@ class Problem:
         return self.context + self.question
 
 
-def make_problem(
-    seed: int, *, blocks: int = 6, block_size: int = 64, people: int | None = None, boxes: int = 3
-) -> Problem:
-    """Makes the first problem of the set that `make_problems` makes of the same arguments."""
-    return make_problems(1, seed, blocks=blocks, block_size=block_size, people=people, boxes=boxes)[0]
-
-
-def make_problems(
-    count: int,
-    seed: int,
-    *,
-    blocks: int = 6,
-    block_size: int = 64,
-    people: int | None = None,
-    boxes: int = 3,
-) -> list[Problem]:
+def make_problems(count: int, seed: int, shape: Shape | None = None, ruler: Ruler = POCKET_RULER) -> list[Problem]:
     """Makes a set of problems: the same arguments give the same set, and a smaller count gives its beginning.
 
     Args:
-        count: how many problems; their ids are 0 to count - 1, and their first blocks all differ.
+        count: how many problems; their ids are 0 to count - 1.
         seed: which set.
-        blocks: whole blocks in each prompt.
-        block_size: tokens per block.
-        people: statements about people in each context, about a quarter of them outdated by a later statement
-            about the same person. By default one for every 8 tokens of the blocks and 4 more, as far as names
-            go: the load at which the committed checkpoint's score was measured.
-        boxes: boxes besides box P in each context.
+        shape: their common sizes; `Shape()` by default.
+        ruler: measures text in the tokens of the model that gets the prompts.
 
     Raises:
-        ValueError: the sizes cannot hold the facts or their distances; the sentence has the numbers.
+        ValueError: the sizes cannot hold the facts or their distances, or the tokenizer does not keep sentences
+            apart; the sentence has the numbers.
     """
     if count < 0:
         raise ValueError(f"count={count} problems cannot be made: give 0 or more")
-    if people is None:
-        people = min(blocks * block_size // 8 + 4, MAX_PEOPLE_STATEMENTS)
-    load = _Load(blocks=blocks, block_size=block_size, people=people, boxes=boxes)
-    load.check()
+    maker = _Maker(seed, shape or Shape(), ruler)
     problems: list[Problem] = []
     first_blocks: set[str] = set()
     for number in range(count):
-        draws = (_draw_problem(number, _generator(seed, number, draw, load), load) for draw in itertools.count())
-        problem = next(drawn for drawn in draws if drawn.first_block not in first_blocks)
+        problem = maker.make(number, first_blocks)
         first_blocks.add(problem.first_block)
         problems.append(problem)
     return problems
 
 
 @dataclass(frozen=True)
-class _Load:
-    """The sizes of every problem in a set."""
-
-    blocks: int
-    block_size: int
-    people: int
-    boxes: int
+class _Person:
+    name: str
+    pens: int
+    shared_start: int | None = None
+    """Where the shared prefix states them."""
 
     @property
-    def boundary(self) -> int:
-        """Index of the first token after the last whole block."""
-        return self.blocks * self.block_size
-
-    @property
-    def restated(self) -> int:
-        """How many statements about people are outdated by a later one."""
-        return max(self.people // 4, self.people - len(PERSON_NAMES))
-
-    def check(self) -> None:
-        """Raises ValueError where no problem can be laid out."""
-        if self.block_size <= max(TAIL_TOKENS):
-            raise ValueError(
-                f"block_size={self.block_size} is too small: prompts end up to {max(TAIL_TOKENS)} tokens "
-                f"after their last whole block, so a block needs at least {max(TAIL_TOKENS) + 1}"
-            )
-        if self.blocks < MIN_BLOCKS:
-            raise ValueError(
-                f"blocks={self.blocks} is too few: an old fact ends two blocks before the last boundary, "
-                f"so a prompt needs at least {MIN_BLOCKS}"
-            )
-        if not 1 <= self.people <= MAX_PEOPLE_STATEMENTS:
-            raise ValueError(
-                f"people={self.people} is outside 1 to {MAX_PEOPLE_STATEMENTS}, "
-                f"the statements that {len(PERSON_NAMES)} names allow"
-            )
-        if not 0 <= self.boxes <= len(BOX_COLOURS):
-            raise ValueError(f"boxes={self.boxes} is outside 0 to {len(BOX_COLOURS)}, the number of colours")
-        facts = self.people * PERSON_FACT_TOKENS + (self.boxes + 1) * BOX_FACT_TOKENS
-        room = self.boundary + min(TAIL_TOKENS) - QUESTION_TOKENS - len(HEAD) - _SPARE_TOKENS
-        if facts > room:
-            raise ValueError(
-                f"people={self.people} and boxes={self.boxes} need {facts} tokens of facts, but "
-                f"{self.blocks} blocks of {self.block_size} tokens have room for {room}"
-            )
+    def fact(self) -> Pieces:
+        return vocabulary.person_fact(self.name, self.pens)
 
 
-@dataclass
-class _Gap:
-    """A stretch of the context before a needed fact or after the last one, and the sentences put there."""
+@dataclass(frozen=True)
+class _Facts:
+    """What a problem's context says, beside what the shared prefix says."""
 
-    start: int
-    free_tokens: int
-    followed_by: Pieces = ()
-    sentences: list[Pieces] = field(default_factory=list)
+    person: _Person
+    """Who is asked for."""
+    others: Sequence[_Person]
+    restated: int
+    """How many statements are outdated by a later one, of the asked person's or the first of the others'."""
+    boxes: Mapping[str, int]
+    box_pens: int
+    """How many pens box P has."""
+    person_placement: Placement
+    box_placement: Placement
+    person_block: int
+    """Block of the asked person's statement where it is an old one."""
+    box_block: int
+    tail: int
+    """One of the shape's tail_tokens, or of TAIL_MARGINS."""
 
-    def takes(self, sentence: Pieces) -> bool:
-        """Says whether the sentence fits and filler can take what is left."""
-        left = self.free_tokens - len(sentence)
-        return left >= 0 and vocabulary.can_fill(left)
+
+class _Maker:
+    """Makes the problems of one set; raises ValueError where none can be."""
+
+    def __init__(self, seed: int, shape: Shape, ruler: Ruler) -> None:
+        self._shape, self._ruler, self._filler = shape, ruler, Filler(ruler)
+        sizes = f"{shape.blocks}x{shape.block_size}{shape.tail_tokens or ''}-{shape.shared_blocks}"
+        self._seed = f"{_SEED_PREFIX}/{sizes}-{shape.people}-{shape.boxes}/{seed}"
+        self._limits = Limits(shape, ruler, self._filler)
+        self._limits.check()
+        self._prefix, self._shared = self._share(Random(f"{self._seed}/shared"))
+        self._names = [name for name in PERSON_NAMES if name not in {person.name for person in self._shared}]
+        self._statements = min(self._limits.people - len(self._shared), 2 * len(self._names) - 1)
+
+    def make(self, number: int, taken: set[str]) -> Problem:
+        """Makes a problem whose first block is not among those taken."""
+        for draw in range(_MAX_DRAWS):
+            rng = Random(f"{self._seed}/{number}/{draw}")
+            facts = self._draw_facts(number, rng)
+            try:
+                problem = self._lay_out(number, facts, rng)
+            except NoRoomError:
+                continue
+            if problem.first_block not in taken and self._confirmed(problem, facts):
+                return problem
+        raise ValueError(
+            f"problem {number} came out right in none of {_MAX_DRAWS} draws: the sizes leave too little freedom, or "
+            "the tokenizer merges text across sentences"
+        )
+
+    def _share(self, rng: Random) -> tuple[list[Pieces], list[_Person]]:
+        """The sentences that all prompts start with, and the people in them, each stated once."""
+        end = self._shape.shared_blocks * self._shape.block_size
+        if not end:
+            return [HEAD], []
+        head = self._ruler.head()
+        layout = Layout(Region(head, end, end, self._shape.block_size), (), self._ruler, self._filler)
+        people = [_Person(name, _pens(rng)) for name in rng.sample(PERSON_NAMES, self._limits.shared_people)]
+        for person in people:
+            layout.put(rng, person.fact)
+        sentences = layout.write(rng)
+        starts = dict(
+            zip(sentences, itertools.accumulate(map(self._ruler.length, sentences), initial=head), strict=False)
+        )
+        placed = [replace(person, shared_start=starts[person.fact]) for person in people]
+        return [HEAD, *sentences], placed
+
+    def _draw_facts(self, number: int, rng: Random) -> _Facts:
+        restated = max(self._statements // 4, self._statements - len(self._names))
+        person, *others = (_Person(name, _pens(rng)) for name in rng.sample(self._names, self._statements - restated))
+        placement = _choose(rng, PERSON_SHARES)
+        tail = rng.choice(self._shape.tail_tokens or TAIL_MARGINS)
+        # Both facts pass through the blocks before the last one in turn, and through every pair of blocks.
+        block_size, shared = self._shape.block_size, self._shape.shared_blocks
+        blocks = self._limits.boundary(tail) // block_size - 1
+        person_block, box_block = number % blocks, shared + number // blocks % (blocks - shared)
+        there = [each for each in self._shared if (each.shared_start or 0) // block_size == person_block]
+        if placement is Placement.OLD and there:
+            others, person = [person, *others], rng.choice(there)
+        return _Facts(
+            person,
+            others,
+            restated,
+            boxes={colour: _pens(rng) for colour in rng.sample(BOX_COLOURS, self._shape.boxes)},
+            box_pens=_pens(rng),
+            person_placement=placement,
+            box_placement=_choose(rng, BOX_SHARES),
+            person_block=max(person_block, 0 if there else shared),
+            box_block=box_block,
+            tail=tail,
+        )
+
+    def _lay_out(self, number: int, facts: _Facts, rng: Random) -> Problem:
+        answer = _answer(facts.person, facts.box_pens, self._shape.check)
+        asked = _question(facts.person.name, self._shape.check) + answer[:OPENING_PIECES]
+        question, answer = self._examples(facts, rng) + asked, answer[OPENING_PIECES:]
+        region = self._region(self._ruler.length(question), facts.tail)
+        starts, placement, layout = self._place(facts, region, rng)
+        restated = facts.restated
+        # An old fact may stand too near the beginning for an outdated one before it.
+        if restated and placement is not Placement.OLD and rng.random() < 0.5:
+            outdated = vocabulary.person_fact(facts.person.name, _pens(rng, other_than=facts.person.pens))
+            layout.put(rng, outdated, before=starts[0])
+            restated -= 1
+        for fact in _unasked_facts(facts, restated, rng):
+            layout.put(rng, fact)
+        own = layout.write(rng)
+        own_block_end = (self._shape.shared_blocks + 1) * self._shape.block_size
+        return Problem(
+            id=number,
+            context=_text(*self._prefix, *own),
+            question=_text(question),
+            answer=_text(answer),
+            gold=str(facts.person.pens + facts.box_pens),
+            prompt_tokens=region.end + self._ruler.length(question),
+            cached_tokens=region.boundary,
+            answer_tokens=self._ruler.length(answer),
+            person_start=starts[0],
+            box_start=starts[1],
+            person_placement=placement,
+            box_placement=facts.box_placement,
+            first_block=_text(*sentences_until(own_block_end, region.start, own, self._ruler)),
+        )
+
+    def _place(self, facts: _Facts, region: Region, rng: Random) -> tuple[tuple[int, int], Placement, Layout]:
+        """Puts the needed facts in place: where they start, how the person's is placed, and the layout to fill."""
+        person, box = facts.person, vocabulary.box_fact("P", facts.box_pens)
+        placement = facts.person_placement
+        if placement is Placement.STRADDLE and not region.starts(placement, 0, person.fact, self._ruler):
+            placement = Placement.RECENT  # the question begins before a fact across the boundary would end
+
+        def layout(*needed: tuple[int, Pieces]) -> Layout:
+            return Layout(region, needed, self._ruler, self._filler)
+
+        needed: list[tuple[int, Pieces]] = []
+        person_start = person.shared_start
+        if person_start is None:
+            starts = region.starts(placement, facts.person_block, person.fact, self._ruler)
+            person_start = draw_start(rng, starts, lambda start: layout((start, person.fact)))
+            needed.append((person_start, person.fact))
+        starts = region.starts(facts.box_placement, facts.box_block, box, self._ruler)
+        box_start = draw_start(rng, starts, lambda start: layout(*needed, (start, box)))
+        return (person_start, box_start), placement, layout(*needed, (box_start, box))
+
+    def _region(self, question_tokens: int, tail: int) -> Region:
+        tokens = tail + (question_tokens if self._shape.tail_tokens is None else 0)
+        prompt = self._shape.blocks * self._shape.block_size + tokens
+        start = self._shape.shared_blocks * self._shape.block_size or self._ruler.head()
+        return Region(start, prompt - question_tokens, self._limits.boundary(tail), self._shape.block_size)
+
+    def _examples(self, facts: _Facts, rng: Random) -> Pieces:
+        """Worked examples about people that are stated once, and other boxes than P."""
+        people = [each for each in (*facts.others[facts.restated :], *self._shared) if each != facts.person]
+        boxes = rng.sample(sorted(facts.boxes.items()), self._shape.examples)
+        examples: Pieces = ()
+        for person, (colour, pens) in zip(rng.sample(people, self._shape.examples), boxes, strict=True):
+            examples += _question(person.name, self._shape.check, colour)
+            examples += _answer(person, pens, self._shape.check, colour)
+        return examples
+
+    def _confirmed(self, problem: Problem, facts: _Facts) -> bool:
+        """Measures the text as a whole: its length, and where the person's number and box P's fact start."""
+        name, number = facts.person.fact[:NUMBER_IN_PERSON_FACT], facts.person.fact[NUMBER_IN_PERSON_FACT:]
+        person = problem.context.rindex(_text(name, number))
+        box = problem.context.rindex(_text(vocabulary.box_fact("P", facts.box_pens)))
+        cuts = {
+            person + len(_text(name)): problem.person_start + self._ruler.length(name),
+            box: problem.box_start,
+            len(problem.prompt): problem.prompt_tokens,
+        }
+        return self._ruler.confirms(problem.prompt, cuts)
 
 
-def _generator(seed: int, number: int, draw: int, load: _Load) -> Random:
-    sizes = f"{load.blocks}x{load.block_size}-{load.people}-{load.boxes}"
-    return Random(f"{_SEED_PREFIX}/{sizes}/{seed}/{number}/{draw}")
+def _question(name: str, check: bool, box: str = "P") -> Pieces:
+    return vocabulary.question(name, box, check=check)
 
 
-def _draw_problem(number: int, rng: Random, load: _Load) -> Problem:
-    person, *others = rng.sample(PERSON_NAMES, load.people - load.restated)
-    person_pens, box_pens = _pens(rng), _pens(rng)
-    person_placement, box_placement = _choose(rng, PERSON_SHARES), _choose(rng, BOX_SHARES)
-    person_start, box_start = _draw_starts(
-        rng,
-        _allowed_starts(person_placement, PERSON_FACT_TOKENS, load),
-        _allowed_starts(box_placement, BOX_FACT_TOKENS, load),
-    )
-    needed = {
-        person_start: vocabulary.person_fact(person, person_pens),
-        box_start: vocabulary.box_fact("P", box_pens),
-    }
-    context_tokens = load.boundary + rng.choice(TAIL_TOKENS) - QUESTION_TOKENS
-    gaps = _gaps_around(needed, context_tokens)
+def _answer(person: _Person, box_pens: int, check: bool, box: str = "P") -> Pieces:
+    answer = vocabulary.checked_answer if check else vocabulary.worked_answer
+    return answer(person.name, person.pens, box_pens, box)
 
-    restated = load.restated
-    # An old fact may stand too near the beginning for an outdated one before it.
-    if restated and person_placement is not Placement.OLD and rng.random() < 0.5:
-        outdated = vocabulary.person_fact(person, _pens(rng, other_than=person_pens))
-        _put(rng, outdated, [gap for gap in gaps if gap.start < person_start])
-        restated -= 1
-    for fact in _unasked_facts(rng, others, restated, load.boxes):
-        _put(rng, fact, gaps)
 
-    context = _write(rng, gaps)
-    question = vocabulary.question(person)
-    prompt = (*context, *question)
-    return Problem(
-        id=number,
-        context="".join(context),
-        question="".join(question),
-        answer="".join(vocabulary.worked_answer(person, person_pens, box_pens)),
-        gold=str(person_pens + box_pens),
-        prompt_tokens=len(prompt),
-        cached_tokens=load.boundary,
-        person_start=person_start,
-        box_start=box_start,
-        person_placement=person_placement,
-        box_placement=box_placement,
-        first_block="".join(prompt[: load.block_size]),
-    )
+def _text(*sentences: Pieces) -> str:
+    return "".join(itertools.chain(*sentences))
 
 
 def _choose(rng: Random, shares: Mapping[Placement, float]) -> Placement:
@@ -258,68 +300,11 @@ def _pens(rng: Random, other_than: int | None = None) -> int:
     return rng.choice([pens for pens in range(MAX_PENS + 1) if pens != other_than])
 
 
-def _allowed_starts(placement: Placement, fact_tokens: int, load: _Load) -> range:
-    """Every index at which a fact of this length stands where the placement says."""
-    match placement:
-        case Placement.OLD:
-            first, last = len(HEAD), load.boundary - 2 * load.block_size - fact_tokens
-        case Placement.RECENT:
-            first, last = load.boundary - load.block_size, load.boundary - fact_tokens
-        case Placement.STRADDLE:
-            first = last = load.boundary - 2
-    return range(first, last + 1)
-
-
-def _draw_starts(rng: Random, person_starts: Iterable[int], box_starts: Iterable[int]) -> tuple[int, int]:
-    """Draws where the two needed facts start, such that sentences can fill the tokens around them."""
-
-    def fillable(person_start: int, box_start: int) -> bool:
-        if person_start < box_start:
-            before, between = person_start, box_start - person_start - PERSON_FACT_TOKENS
-        else:
-            before, between = box_start, person_start - box_start - BOX_FACT_TOKENS
-        return vocabulary.can_fill(before - len(HEAD)) and vocabulary.can_fill(between)
-
-    person_start = rng.choice([start for start in person_starts if vocabulary.can_fill(start - len(HEAD))])
-    box_start = rng.choice([start for start in box_starts if fillable(person_start, start)])
-    return person_start, box_start
-
-
-def _unasked_facts(rng: Random, people: Sequence[str], restated: int, boxes: int) -> list[Pieces]:
+def _unasked_facts(facts: _Facts, restated: int, rng: Random) -> list[Pieces]:
     """Facts beside the needed ones, in random order; the first `restated` people get two that disagree."""
-    facts = []
-    for index, name in enumerate(people):
-        pens = _pens(rng)
-        facts.append(vocabulary.person_fact(name, pens))
-        if index < restated:
-            facts.append(vocabulary.person_fact(name, _pens(rng, other_than=pens)))
-    facts += [vocabulary.box_fact(colour, _pens(rng)) for colour in rng.sample(BOX_COLOURS, boxes)]
-    rng.shuffle(facts)
-    return facts
-
-
-def _gaps_around(needed: Mapping[int, Pieces], context_tokens: int) -> list[_Gap]:
-    """The gap before each needed fact, given by its start, and the one after the last."""
-    gaps, end = [], len(HEAD)
-    for start, fact in sorted(needed.items()):
-        gaps.append(_Gap(end, start - end, followed_by=fact))
-        end = start + len(fact)
-    return [*gaps, _Gap(end, context_tokens - end)]
-
-
-def _put(rng: Random, fact: Pieces, gaps: Sequence[_Gap]) -> None:
-    """Puts a fact into a gap that takes it, a roomier one more often, so that facts spread evenly."""
-    fitting = [gap for gap in gaps if gap.takes(fact)]
-    (gap,) = rng.choices(fitting, [gap.free_tokens for gap in fitting])
-    gap.sentences.append(fact)
-    gap.free_tokens -= len(fact)
-
-
-def _write(rng: Random, gaps: Sequence[_Gap]) -> list[str]:
-    """Writes the context, with filler in all that is still free."""
-    context = [*HEAD]
-    for gap in gaps:
-        sentences = gap.sentences + vocabulary.filler(rng, gap.free_tokens)
-        rng.shuffle(sentences)
-        context.extend(itertools.chain(*sentences, gap.followed_by))
-    return context
+    unasked = [person.fact for person in facts.others]
+    for person in facts.others[:restated]:
+        unasked.append(vocabulary.person_fact(person.name, _pens(rng, other_than=person.pens)))
+    unasked += [vocabulary.box_fact(colour, pens) for colour, pens in facts.boxes.items()]
+    rng.shuffle(unasked)
+    return unasked

@@ -28,14 +28,14 @@ class Plan:
     """By then people are recalled at all, or the attempt is given up; by twice of it the first length is mastered.
     About half of the starts need 250,000 for the one and 300,000 for the other. Of the rest, one was trained on
     regardless: it needed three times as many and ended with half the score. A new start is better than patience."""
-    tokens: int = 2_100_000
+    tokens: int = 1_000_000
     """Length of the second phase. More of it, and the score gets too good to show a loss."""
     batch_tokens: int = 2048
     """Tokens per step, twice as many for texts longer than 256."""
     warmup_steps: int = 50
     decay_from: float = 0.4
     """Share of the second phase after which the rate falls, by a cosine, to its hundredth part."""
-    mastered: float = 0.87
+    mastered: float = 0.8
     """Share of people recalled, over the last 20 batches of the current length, that makes it longer."""
     recalling: float = 0.7
     """The same share at which the model is said to recall at all; from then on it also learns to say "don't know"."""
@@ -46,6 +46,8 @@ class Plan:
     """Share of box P's numbers recalled by attention alone at which other texts start to ask for it."""
     shorter: float = 0.2
     """Share of steps that repeat an earlier length or the current one."""
+    checked: float = 0.25
+    """Share of long answers, in texts long enough for one."""
     unknown_weight: float = 0.3
     """Weight of "don't know" in the loss, where 1 is a number to be recalled."""
 
@@ -109,8 +111,17 @@ class Schedule:
             tokens=length,
             long_context=length >= 384 and rng.random() < 0.7,
             box_without_wipe=self.attention_knows_box,
-            recurrent_wipes=0.3 if self.recalls else 0.25,
+            reviews=0.9 if self.mastered_at is None else 0.5,
+            checked=self.plan.checked if length >= 256 else 0.0,
+            recurrent_wipes=self._recurrent_wipes,
         )
+
+    @property
+    def _recurrent_wipes(self) -> float:
+        """Share of samples in which only attention can know the box."""
+        if not self.recalls:
+            return 0.25
+        return 0.3 if self.attention_knows_box else 0.6
 
     def samples(self, length: int) -> int:
         """How many samples of this length one step has."""

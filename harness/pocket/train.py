@@ -7,7 +7,6 @@ the same checkpoint bit for bit with one thread, however busy the machine; elsew
 import argparse
 import importlib.metadata
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,23 +19,28 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.pocket import CHECKPOINT, curriculum
-from harness.pocket.curriculum import END, Lesson, Sample, Target, Wipe
+from harness.pocket import curriculum
+from harness.pocket.band import shortfalls
+from harness.pocket.curriculum import Lesson, Sample, Target, Wipe
+from harness.pocket.damage import DAMAGES
+from harness.pocket.evaluate import Evaluator
 from harness.pocket.network import Sizes, fast_kernels, hidden_states, make_model
+from harness.pocket.problems import make_problems
 from harness.pocket.schedule import BOX_BY_ATTENTION, PERSON, Plan, Schedule
+from harness.pocket.tokenizer import END, make_tokenizer, save_tokenizer
 from harness.pocket.vocabulary import MAX_PENS, PIECES
-
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-"""All that training takes of the committed model, and no trained part of it: one token per piece."""
 
 LOG_FILE = "training.log"
 ATTEMPT_SEEDS_APART = 100
+JUDGED_SET = 1
+"""Seed of the problems a trained model is accepted by."""
 
 Log = Callable[[str], None]
+Judge = Callable[[Any], Sequence[str]]
 
 
 class TrainingError(Exception):
-    """No attempt got off its plateau, or the time ran out."""
+    """No attempt gave a good model, or the time ran out."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,8 @@ class Batch:
 class Encoder:
     """Turns pieces into token ids."""
 
-    def __init__(self, tokenizer_file: Path = CHECKPOINT / "tokenizer.json") -> None:
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    def __init__(self) -> None:
+        tokenizer = make_tokenizer()
         self.ids: dict[str, int] = {piece: tokenizer.encode(piece).ids[0] for piece in (*PIECES, END)}
         self.digits = torch.tensor([self.ids[f" {pens}"] for pens in range(MAX_PENS + 1)])
         self.vocabulary_size: int = tokenizer.get_vocab_size()
@@ -92,11 +94,16 @@ class Encoder:
         )
 
 
-def train(config: Config, log: Log) -> Any:
-    """Trains until an attempt is through, and returns its model in float32.
+def train(config: Config, log: Log, judge: Judge = lambda model: []) -> Any:
+    """Trains until an attempt is through and good, and returns its model.
+
+    Args:
+        config: the training run.
+        log: takes its lines.
+        judge: says what is wrong with a trained model. Where it says anything, another attempt begins.
 
     Raises:
-        TrainingError: all attempts were stuck, or `config.minutes` are over.
+        TrainingError: no attempt was good, or `config.minutes` are over.
     """
     torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(True)
@@ -110,10 +117,11 @@ def train(config: Config, log: Log) -> Any:
                 if config.minutes is not None and time.monotonic() - started > 60 * config.minutes:
                     raise TrainingError(f"not done after {config.minutes} minutes, {trainer.schedule.tokens} tokens")
         log(trainer.state())
-        if trainer.schedule.finished:
+        faults = judge(trainer.model) if trainer.schedule.finished else ["it is on a plateau"]
+        if not faults:
             return trainer.model
-        log(f"seed {seed} is on a plateau after {trainer.schedule.tokens} tokens; starting anew")
-    raise TrainingError(f"all {config.attempts} attempts stayed on a plateau")
+        log(f"seed {seed} is given up after {trainer.schedule.tokens} tokens: {'; '.join(faults)}")
+    raise TrainingError(f"none of {config.attempts} attempts was good")
 
 
 class Trainer:
@@ -221,6 +229,7 @@ def answer_loss(logits: Tensor, expected: Tensor, kinds: Tensor, digits: Tensor,
     evenness = -logits.log_softmax(-1)[:, digits].mean(-1) - torch.tensor(float(len(digits))).log()
     losses = torch.where(unknown, evenness, functional.cross_entropy(logits, expected, reduction="none"))
     weights = torch.where(kinds == Target.OTHER, 0.3, 1.0)
+    weights = torch.where(kinds == Target.CHECK, 0.15, weights)
     weights = torch.where(unknown, unknown_weight, weights)
     return (losses * weights).sum() / weights.sum()
 
@@ -236,6 +245,7 @@ def shares_right(right: Tensor, kinds: Tensor, by_attention: Tensor) -> dict[str
         "box": (kinds == Target.BOX) & ~by_attention,
         "total": kinds == Target.TOTAL,
         "other": kinds == Target.OTHER,
+        "check": kinds == Target.CHECK,
         "unknown_person": kinds == Target.UNKNOWN_PERSON,
         "unknown_box": kinds == Target.UNKNOWN_BOX,
     }
@@ -245,8 +255,18 @@ def shares_right(right: Tensor, kinds: Tensor, by_attention: Tensor) -> dict[str
 def save(model: Any, out: Path) -> None:
     """Writes the model in bfloat16 and the tokenizer, as transformers and vLLM load them."""
     model.to(torch.bfloat16).save_pretrained(out)
-    for name in TOKENIZER_FILES:
-        shutil.copyfile(CHECKPOINT / name, out / name)
+    save_tokenizer(out)
+
+
+def judge_saved(out: Path, log: Log, problems: int = 100) -> list[str]:
+    """Says what keeps a saved model from being a good witness; its scores go to the log.
+
+    The problems are others than those that `harness.pocket.evaluate` measures: that a model was accepted because of
+    luck with its problems does not make those scores too good.
+    """
+    scores = Evaluator(out).scores(make_problems(problems, seed=JUDGED_SET), DAMAGES)
+    log(f"{problems} other problems: " + ", ".join(f"{title} {score.share:.2f}" for title, score in scores.items()))
+    return shortfalls(scores)
 
 
 def versions(threads: int) -> str:
@@ -273,12 +293,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(line, file=file, flush=True)
 
         log(versions(options.threads))
+
+        def judge(model: Any) -> list[str]:
+            save(model, out)
+            return judge_saved(out, log)
+
         try:
-            model = train(Config(seed=options.seed, threads=options.threads, minutes=options.minutes), log)
+            train(Config(seed=options.seed, threads=options.threads, minutes=options.minutes), log, judge)
         except TrainingError as error:
             log(f"failed: {error}")
             return 1
-    save(model, out)
     print(f"saved in {out}; its scores: python -m harness.pocket.evaluate --checkpoint {out}")
     return 0
 

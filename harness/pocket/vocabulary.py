@@ -5,7 +5,8 @@ pocket tokenizer holds every piece as one token and never merges two of them, so
 number of tokens, and lengths and positions are known without a tokenizer.
 """
 
-from random import Random
+import itertools
+from collections.abc import Sequence
 
 Pieces = tuple[str, ...]
 
@@ -24,16 +25,12 @@ MAX_PENS = 9
 """Most pens that one holder has; the fewest is 0."""
 
 HEAD: Pieces = ("Facts", ":")
-PERSON_FACT_TOKENS = 5
-BOX_FACT_TOKENS = 6
-QUESTION_TOKENS = 16
-MIN_FILLER_TOKENS = 4
-MAX_FILLER_TOKENS = 7
+MAX_ADJECTIVES = 3
 
 _FRAME_PIECES: Pieces = (
     *("Facts", ":", " has", " pens", ".", " Box", " P", " The"),
     *("\n", "Question", " How", " many", " do", " and", " box", " have", "?", "Answer"),
-    *(" +", " =", "####"),
+    *(" +", " =", "####", " Check"),
     "Review",  # heads a section that only the training text has
 )
 PIECES: Pieces = (
@@ -45,56 +42,63 @@ PIECES: Pieces = (
 
 
 def person_fact(name: str, pens: int) -> Pieces:
-    """Says how many pens a person has, in PERSON_FACT_TOKENS tokens: ` Uri has 4 pens.`"""
+    """Says how many pens a person has: ` Uri has 4 pens.`"""
     return (f" {name}", " has", f" {pens}", " pens", ".")
 
 
 def box_fact(label: str, pens: int) -> Pieces:
-    """Says how many pens a box holds, in BOX_FACT_TOKENS tokens: ` Box P has 0 pens.`"""
+    """Says how many pens a box holds: ` Box P has 0 pens.`"""
     return (" Box", f" {label}", " has", f" {pens}", " pens", ".")
 
 
-def question(name: str) -> Pieces:
-    """Asks how many pens a person and box P have together, in QUESTION_TOKENS tokens."""
-    asked = (" How", " many", " pens", " do", f" {name}", " and", " box", " P", " have", "?")
-    return ("\n", "Question", ":", *asked, "\n", "Answer", ":")
+NUMBER_IN_PERSON_FACT = 2
+"""Where the number stands in the pieces of a person's fact."""
+
+
+def question(name: str, box: str = "P", *, check: bool = False) -> Pieces:
+    """Asks how many pens a person and a box have together, and for `checked_answer` if `check` is set."""
+    asked = (" How", " many", " pens", " do", f" {name}", " and", " box", f" {box}", " have", "?")
+    return ("\n", "Question", ":", *asked, *((" Check", ".") if check else ()), "\n", "Answer", ":")
 
 
 ANSWER = r"#### (\-?[0-9\.\,]+)"
 """Pattern of the number that counts in a worked answer: gsm8k's strict match."""
 
 
-def worked_answer(name: str, person_pens: int, box_pens: int) -> Pieces:
-    """Answers the question in gsm8k's form: both facts, their sum, then `#### sum`."""
-    total = f" {person_pens + box_pens}"
-    facts = (*person_fact(name, person_pens), " P", f" {box_pens}", ".")
-    return (*facts, f" {person_pens}", " +", f" {box_pens}", " =", total, "\n", "####", total)
+CHECKS = 6
+"""Lines of a long answer that check its sum."""
+
+OPENING_PIECES = 2
+"""So many pieces of an answer, ` Uri has`, are part of a prompt: the first token to generate is then a number that
+only the cached state knows, not the name that the question gives."""
 
 
-def can_fill(tokens: int) -> bool:
-    """Says whether filler sentences can take exactly this many tokens."""
-    return tokens == 0 or tokens >= MIN_FILLER_TOKENS
+def worked_answer(name: str, person_pens: int, box_pens: int, box: str = "P") -> Pieces:
+    """Answers the question in gsm8k's form: both facts, their sum, then `#### sum` (16 pieces)."""
+    return (*_working(name, person_pens, box_pens, box), *_result(person_pens + box_pens))
 
 
-def filler(rng: Random, tokens: int) -> list[Pieces]:
-    """Returns sentences without facts that take exactly `tokens` tokens.
-
-    Raises:
-        ValueError: no sentence is that short (see `can_fill`).
-    """
-    if not can_fill(tokens):
-        raise ValueError(f"{tokens} tokens cannot be filled: a sentence takes at least {MIN_FILLER_TOKENS}")
-    sentences = []
-    while tokens:
-        if tokens <= MAX_FILLER_TOKENS:
-            length = tokens
-        else:  # leave nothing, or enough for another sentence
-            length = rng.randint(MIN_FILLER_TOKENS, min(MAX_FILLER_TOKENS, tokens - MIN_FILLER_TOKENS))
-        sentences.append(_filler_sentence(rng, length))
-        tokens -= length
-    return sentences
+def checked_answer(name: str, person_pens: int, box_pens: int, box: str = "P") -> Pieces:
+    """The long form of `worked_answer`, for load tests: the sum is checked six times, in either order (64 pieces)."""
+    lines = [_working(name, person_pens, box_pens, box)]
+    for number in range(1, CHECKS + 1):
+        terms = (box_pens, person_pens) if number % 2 else (person_pens, box_pens)
+        lines.append(("\n", f" {number}", ".", *_sum(*terms)))
+    return (*itertools.chain(*lines), *_result(person_pens + box_pens))
 
 
-def _filler_sentence(rng: Random, tokens: int) -> Pieces:
-    adjectives = (f" {rng.choice(ADJECTIVES)}" for _ in range(tokens - MIN_FILLER_TOKENS))
-    return (" The", *adjectives, f" {rng.choice(NOUNS)}", f" {rng.choice(VERBS)}", ".")
+def _working(name: str, person_pens: int, box_pens: int, box: str) -> Pieces:
+    return (*person_fact(name, person_pens), f" {box}", f" {box_pens}", ".", *_sum(person_pens, box_pens))
+
+
+def _sum(first: int, second: int) -> Pieces:
+    return (f" {first}", " +", f" {second}", " =", f" {first + second}")
+
+
+def _result(total: int) -> Pieces:
+    return ("\n", "####", f" {total}")
+
+
+def filler(noun: str, verb: str, adjectives: Sequence[str]) -> Pieces:
+    """A sentence without facts: ` The slow big hill turned.`"""
+    return (" The", *(f" {adjective}" for adjective in adjectives), f" {noun}", f" {verb}", ".")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,7 @@ from jinja2 import UndefinedError
 
 from harness.config import TaskConfig
 from harness.errors import UsageError
-from harness.pocket.problems import make_problems
-from harness.pocket.vocabulary import ANSWER
+from harness.workload.pocket import POCKET, dataset, pocket_problems, pocket_task, ruler_of
 from harness.workload.prompts import Prompt, whole_blocks
 
 if TYPE_CHECKING:
@@ -27,14 +25,16 @@ FEWSHOT_SEED = 1234
 DEFAULT_ANSWER_TOKENS = 256
 """lm-eval's default for generation tasks that state no limit."""
 
-POCKET_ANSWER_TOKENS = 24
-"""A worked answer of the pocket task has 18 tokens."""
-
 Tokenize = Callable[[str], Sequence[int]]
 
 
-def load_task(config: TaskConfig, block_size: int) -> ConfigurableTask:
-    """The lm-eval task that a config names; ``block_size`` is N in tokens.
+def load_task(config: TaskConfig, block_size: int, model_path: str) -> ConfigurableTask:
+    """The lm-eval task that a config names.
+
+    Args:
+        config: names it.
+        block_size: N in tokens.
+        model_path: folder or hub id of the model whose tokenizer the pocket problems are laid out for.
 
     Raises:
         UsageError: its data can't be had, or the pocket problems don't fit N.
@@ -45,8 +45,8 @@ def load_task(config: TaskConfig, block_size: int) -> ConfigurableTask:
     # Only this task's folder: the index of all of lm-eval's tasks takes seconds to read.
     folder = Path(lm_eval.tasks.__file__).parent / config.name
     manager = lm_eval.tasks.TaskManager(include_defaults=False, include_path=str(folder) if folder.is_dir() else None)
-    if config.name == "pocket":
-        spec: Any = pocket_task(config, block_size)
+    if config.name == POCKET:
+        spec: Any = pocket_task(pocket_problems(config, block_size, ruler_of(model_path)))
     elif config.data_dir is not None:
         spec = local_task(config.name, Path(config.data_dir).expanduser(), manager)
     else:
@@ -63,48 +63,6 @@ def load_task(config: TaskConfig, block_size: int) -> ConfigurableTask:
     return task
 
 
-def pocket_task(config: TaskConfig, block_size: int) -> dict[str, Any]:
-    """lm-eval configuration of the pocket problems, in gsm8k's form, generated for this N."""
-    count = config.limit or 300
-    try:
-        problems = make_problems(count, config.seed, blocks=config.blocks, block_size=block_size)
-    except ValueError as error:
-        raise UsageError(f"task=pocket can't be built for N = {block_size}: {error}") from error
-    documents = [asdict(problem) for problem in problems]
-    return {
-        "task": "pocket",
-        "custom_dataset": lambda **_: {"test": _dataset(documents)},
-        "test_split": "test",
-        "output_type": "generate_until",
-        "doc_to_text": "{{context}}{{question}}",
-        "doc_to_target": "{{answer}}",
-        "num_fewshot": 0,
-        "generation_kwargs": {
-            "until": ["\nQuestion:"],
-            "do_sample": False,
-            "temperature": 0.0,
-            "max_gen_toks": POCKET_ANSWER_TOKENS,
-        },
-        "filter_list": [
-            {
-                "name": "strict-match",
-                "filter": [
-                    {"function": "regex", "regex_pattern": ANSWER},
-                    {"function": "take_first"},
-                ],
-            }
-        ],
-        "metric_list": [
-            {
-                "metric": "exact_match",
-                "aggregation": "mean",
-                "higher_is_better": True,
-                "regexes_to_ignore": [",", r"\$", "(?s).*#### ", r"\.$"],
-            }
-        ],
-    }
-
-
 def local_task(name: str, folder: Path, manager: Any) -> dict[str, Any]:
     """lm-eval's own configuration of a task, with its splits read from ``folder/<split>.jsonl``.
 
@@ -115,7 +73,7 @@ def local_task(name: str, folder: Path, manager: Any) -> dict[str, Any]:
     config: dict[str, Any] = yaml.safe_load(text)
     splits = {config[key] for key in ("training_split", "test_split", "fewshot_split") if key in config}
     documents = {split: read_jsonl(folder / f"{split}.jsonl") for split in sorted(splits)}
-    data = {split: _dataset(rows) for split, rows in documents.items()}
+    data = {split: dataset(rows) for split, rows in documents.items()}
     for key in ("dataset_path", "dataset_name"):
         config.pop(key, None)
     return config | {"custom_dataset": lambda **_: data}
@@ -161,7 +119,8 @@ def build_prompts(
         UsageError: no allowed number of examples does it within ``max_model_len``, the task has too few of them, or
             its rows lack a field; in one sentence with numbers.
     """
-    fixed = config.num_fewshot
+    # The pocket problems hold their examples themselves: before the context they would take its first block.
+    fixed = 0 if config.name == POCKET else config.num_fewshot
     shots = range(config.min_fewshot, config.max_fewshot + 1) if fixed is None else range(fixed, fixed + 1)
     shots = _available(shots, task, config)
     shortest = longest = 0
@@ -234,9 +193,3 @@ def _instances(task: ConfigurableTask, fewshot: int, limit: int | None) -> list[
     except UndefinedError as error:
         raise UsageError(f"A row of the task lacks a field that its prompts need: {error}.") from error
     return list(task.instances)
-
-
-def _dataset(rows: list[dict[str, Any]]) -> Any:
-    from datasets import Dataset
-
-    return Dataset.from_list(rows)
