@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,7 +21,11 @@ from rich.console import Console
 
 from harness.config import RunConfig, first_line, load_config, nearest
 from harness.errors import HarnessError, Interrupted, UsageError
+from harness.model.importing import import_model
+from harness.model.support import FEATURES, OTHER_ENGINES
+from harness.plan import as_json, make_plan
 from harness.pocket import CHECKPOINT
+from harness.report.plan import print_plan
 from harness.report.progress import RunProgress
 from harness.report.terminal import print_run
 from harness.runner import run
@@ -28,6 +33,8 @@ from harness.store import RunFolder, read_json
 
 COMMANDS = {
     "run": "measure and judge: python -m harness run model=pocket sweep=smoke task.limit=100",
+    "plan": "what a run would do, without server or GPU: python -m harness plan model=qwen3_6_27b [format=json]",
+    "model": "write a model's YAML: python -m harness model import CONFIG.json [name=… path=… folder=configs/model]",
     "report": "show the summary of a results folder: python -m harness report results/<run id>",
 }
 
@@ -51,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interruptible():
             if command == "run":
                 return run_command(rest)
+            if command == "plan":
+                return plan_command(rest)
+            if command == "model":
+                return model_command(rest)
             if command == "report":
                 return report_command(rest)
             raise UsageError(f"{command} is no command; {nearest(command, list(COMMANDS))}")
@@ -115,6 +126,60 @@ def run_one(composed: DictConfig) -> int:
     return code
 
 
+def plan_command(arguments: Sequence[str]) -> int:
+    """``plan``: the same overrides as ``run``; exit code 2 where rules refuse the run.
+
+    Raises:
+        UsageError: the configuration can't be composed, or leaves nothing to plan.
+    """
+    formats = [word.partition("=")[2] for word in arguments if word.startswith("format=")]
+    if any(chosen not in ("text", "json") for chosen in formats):
+        raise UsageError(f"format={formats[-1]} is not known; known: text, json.")
+    plan = make_plan(compose_config([word for word in arguments if not word.startswith("format=")]))
+    if formats and formats[-1] == "json":
+        print(json.dumps(as_json(plan), indent=2))
+    else:
+        print_plan(Console(highlight=False), plan)
+    return UsageError.exit_code if plan.errors else 0
+
+
+def compose_config(overrides: Sequence[str]) -> RunConfig:
+    """The checked configuration that overrides give.
+
+    Raises:
+        UsageError: Hydra can't compose it, or a value is wrong.
+    """
+    register()
+    try:
+        with hydra.initialize_config_dir(version_base="1.3", config_dir=str(configs_folder().resolve())):
+            composed = hydra.compose("run", overrides=with_engine(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(hydra_sentence(error)) from error
+    except ValueError as error:  # what Hydra makes of gate=null
+        raise UsageError(f"{first_line(error)}.") from error
+    return load_config(composed)
+
+
+def model_command(arguments: Sequence[str]) -> int:
+    """``model import``: writes a model's YAML.
+
+    Raises:
+        UsageError: what is asked for is not clear, or can't be done.
+    """
+    action, *rest = [*arguments, ""]
+    fields = dict(word.split("=", 1) for word in rest if "=" in word)
+    files = [word for word in rest if word and "=" not in word]
+    if action != "import" or len(files) != 1 or not fields.keys() <= {"name", "path", "folder"}:
+        raise UsageError(
+            "model import needs one config.json or checkpoint folder: "
+            "python -m harness model import CONFIG.json [name=… path=… folder=…]"
+        )
+    folder = Path(fields.get("folder", configs_folder() / "model"))
+    written = import_model(Path(files[0]).expanduser(), folder, fields.get("name"), fields.get("path"))
+    print(f"wrote {written}; what it implies: python -m harness plan model={written.stem}")
+    return 0
+
+
 def report_command(arguments: Sequence[str]) -> int:
     """``report``: the summary again, from the files alone.
 
@@ -149,7 +214,14 @@ def register() -> None:
 
 def with_engine(overrides: Sequence[str]) -> list[str]:
     """The overrides, with ``engine=gpu`` where the machine has an NVIDIA GPU and nobody chose an engine."""
-    chosen = any(override.lstrip("+~").startswith("engine=") for override in overrides)
+    chosen = [override.partition("=")[2] for override in overrides if override.lstrip("+~").startswith("engine=")]
+    for name in chosen:
+        if name in OTHER_ENGINES:
+            raise UsageError(
+                f"engine={name}: {FEATURES[OTHER_ENGINES[name]]} can't be run by this harness, and is not validated "
+                "with LMCache for every model here (python -m harness plan model=… lists it): use engine=gpu, which "
+                "is vLLM."
+            )
     has_gpu = Path("/proc/driver/nvidia/gpus").is_dir() and any(Path("/proc/driver/nvidia/gpus").iterdir())
     return [*overrides] if chosen or not has_gpu else [*overrides, "engine=gpu"]
 

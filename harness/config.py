@@ -11,7 +11,33 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.errors import UsageError
-from harness.model.geometry import BYTES_PER_ELEMENT
+from harness.model.sizes import BYTES_PER_ELEMENT
+
+
+@dataclass
+class GeometryConfig:
+    """Layers, heads and dtypes of a model whose checkpoint is not at hand; see :class:`harness.model.Geometry`."""
+
+    layers: int = MISSING
+    attention_layers: int = MISSING
+    key_heads: int = MISSING
+    value_heads: int = MISSING
+    key_dim: int = MISSING
+    value_dim: int = MISSING
+    conv_kernel: int = MISSING
+    kv_heads: int = MISSING
+    head_dim: int = MISSING
+    dtype: str = "bfloat16"
+    ssm_dtype: str = "float32"
+
+
+@dataclass
+class RecipeConfig:
+    """Server arguments that are published for a model: planned commands hold them unchanged."""
+
+    source: str = MISSING
+    lmcache: list[str] = field(default_factory=list)
+    vllm: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -29,6 +55,20 @@ class ModelConfig:
     kv_cache_dtype: str = "auto"
     separate_object_groups: bool = True
     vllm_args: list[str] = field(default_factory=list)
+    gpus: int = 0
+    """GPUs it needs; 0 for one that a CPU serves."""
+    parameters_b: float | None = None
+    """Parameters in 1e9, for the memory that its weights take."""
+    l1_size_gb: float = 2.0
+    """LMCache's L1 in GB where servers.lmcache.l1_size_gb does not say otherwise."""
+    native_context: int | None = None
+    """Context in tokens that it was trained for."""
+    geometry: GeometryConfig | None = None
+    """Used where ``path`` is no folder; None asks the hub for config.json."""
+    recipe: RecipeConfig | None = None
+    support: dict[str, str] = field(default_factory=dict)
+    """What is validated for it: a feature of ``harness/model/support.py`` -> one of its statuses."""
+    support_source: str | None = None
 
 
 @dataclass
@@ -53,7 +93,8 @@ class TaskConfig:
     min_blocks: int = 1
     """Whole blocks of N tokens that every prompt must cover."""
     num_fewshot: int | None = None
-    """Few-shot examples; None takes the fewest from ``min_fewshot`` on that cover ``min_blocks``."""
+    """Few-shot examples; None takes the fewest from ``min_fewshot`` on that cover ``min_blocks``. The pocket task has
+    them after its context; None: none for a tokenizer that has all its words, as the pocket model's, else 3."""
     min_fewshot: int = 0
     max_fewshot: int = 64
     data_dir: str | None = None
@@ -62,7 +103,14 @@ class TaskConfig:
     metric: str = "exact_match"
     max_gen_toks: int | None = None
     blocks: int = 6
-    """Pocket task only: whole blocks that each prompt covers."""
+    """Pocket task only, as all below: blocks of N tokens in each prompt, before its tail."""
+    tail_tokens: list[int] | None = None
+    """By how many tokens prompts are longer than their blocks, drawn from these: [-1] gives prompts of k N - 1 tokens,
+    [-1, 0, 1] also such of k N and k N + 1. None takes what the question needs, and 9 to 33 more."""
+    shared_blocks: int = 0
+    """Blocks at the beginning that all prompts have in common."""
+    long_answers: bool = False
+    """Whether answers have about 64 tokens, for load tests, not 14."""
     seed: int = 0
 
 
@@ -111,7 +159,8 @@ class LMCacheConfig(ServerConfig):
     """The LMCache server."""
 
     start_timeout_s: float = 120.0
-    l1_size_gb: float = 2.0
+    l1_size_gb: float | None = None
+    """``--l1-size-gb``; None takes model.l1_size_gb."""
     chunk_size: int | None = None
     """Tokens per chunk: a multiple of N; None is N."""
     max_workers: int | None = None
@@ -172,6 +221,13 @@ class RunConfig:
     run_id: str | None = None
     strict: bool = False
     """Whether a predicted N that the server contradicts is an error."""
+    allow_unvalidated: bool = False
+    """Whether to run what no published run has validated; the results say so."""
+
+    @property
+    def l1_size_gb(self) -> float:
+        """LMCache's L1 in GB."""
+        return self.servers.lmcache.l1_size_gb or self.model.l1_size_gb
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -192,6 +248,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "task.max_fewshot": (0, 10**4),
     "task.max_gen_toks": (1, 10**6),
     "task.blocks": (3, 10**6),
+    "task.shared_blocks": (0, 10**6),
     "load.concurrency": (1, 10**5),
     "load.request_timeout_s": (0.1, 10**6),
     "load.retries": (0, 100),
@@ -199,6 +256,10 @@ RANGES: dict[str, tuple[float, float]] = {
     "model.block_size": (1, 10**6),
     "model.max_model_len": (1, 10**8),
     "model.tensor_parallel_size": (1, 1024),
+    "model.gpus": (0, 1024),
+    "model.parameters_b": (0, 10**5),
+    "model.l1_size_gb": (0.1, 10**6),
+    "model.native_context": (1, 10**9),
     "servers.vllm.start_timeout_s": (1, 10**6),
     "servers.lmcache.start_timeout_s": (1, 10**6),
     "servers.lmcache.l1_size_gb": (0.1, 10**6),
@@ -266,7 +327,7 @@ def _check_values(config: RunConfig) -> None:
             "few-shot examples is left."
         )
     # N is at least vLLM's block size.
-    least = task.blocks * (model.block_size or 1)
+    least = task.blocks * (model.block_size or 1) + min(task.tail_tokens or [1])
     if task.name == "pocket" and model.max_model_len is not None and least >= model.max_model_len:
         raise UsageError(
             f"task.blocks={task.blocks} makes prompts of at least {least} tokens, and model.max_model_len="

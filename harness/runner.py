@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,7 +15,10 @@ from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, run_verdict
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.measure.provenance import provenance, versions, without_secrets_in
-from harness.model.predict import predicted_block_size
+from harness.model.predict import predicted_sizes
+from harness.model.rules import PROMPT_RULES, Facts, check_rules, obeyed
+from harness.model.sizes import Sizes
+from harness.plan import missing_hardware
 from harness.report.progress import RunProgress
 from harness.report.terminal import summary_frame
 from harness.servers.commands import check_extra_args
@@ -40,13 +44,19 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     """
     check = parse_check(config.check)
     check_extra_args(config)
-    block_size = predicted_block_size(config.model, config.engine)
+    if missing := missing_hardware(config):
+        raise UsageError(missing)
+    sizes = predicted_sizes(config.model, config.engine)
+    block_size = sizes.block_size
     plan = launches(config.sweep, block_size)
-    check_installed(config)
+    lmcache = check_installed(config)
+    warnings = obeyed(check_rules(facts_of(config, sizes, plan, lmcache)))
     progress.stage(f"loading task {config.task.name}")
-    task = load_task(config.task, block_size)
+    task = load_task(config.task, block_size, config.model.path)
     folder = RunFolder.create(Path(config.results_dir), config.run_id or new_run_id(config))
-    record = RunRecord(folder, config, block_size)
+    record = RunRecord(folder, config, sizes)
+    for warning in warnings:
+        record.warn(warning, progress)
     progress.done(
         f"run {folder.path.name}: {len(plan)} launch(es), N = {block_size} predicted; results in {folder.path}"
     )
@@ -81,6 +91,8 @@ def run_launch(
             )
             record.launched(launch, stack, session.block_size, progress)
             session.prepare()
+            for warning in obeyed(check_rules(record.prompt_facts(launch, stack, session), PROMPT_RULES)):
+                record.warn(warning, progress)
             session.take(check.launch)
             for cell in launch.cells:
                 judged = session.measure(cell, check.cell)
@@ -92,10 +104,11 @@ def run_launch(
 class RunRecord:
     """run.json, kept true while the run goes on."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig, predicted: int) -> None:
+    def __init__(self, folder: RunFolder, config: RunConfig, sizes: Sizes) -> None:
         self.folder = folder
         self.config = config
-        self.predicted = predicted
+        self.sizes = sizes
+        self.predicted = sizes.block_size
         python = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
         self.data: dict[str, Any] = {
             "schema": SCHEMA,
@@ -105,7 +118,7 @@ class RunRecord:
             "error": None,
             "model": config.model.name,
             "unified_block_size": None,
-            "predicted_block_size": predicted,
+            "predicted_block_size": self.predicted,
             "started_at": _now(),
             "finished_at": None,
             "config": without_secrets_in(asdict(config)),
@@ -114,6 +127,12 @@ class RunRecord:
             "provenance": provenance(python, server_environment(config)),
         }
         self._write()
+
+    def warn(self, warning: str, progress: RunProgress) -> None:
+        """Notes and shows a warning; written with what comes next."""
+        if warning not in self.data["warnings"]:
+            self.data["warnings"].append(warning)
+            progress.warn(warning)
 
     def launching(self, launch: Launch, stack: Stack) -> None:
         """Notes the commands of a launch before they are started: a launch that fails is the one to try by hand."""
@@ -139,11 +158,15 @@ class RunRecord:
                 f"vLLM settled on N = {block_size} tokens and {self.predicted} was predicted: the server counts, "
                 "but budgets and chunk size come from the prediction."
             )
-            self.data["warnings"].append(warning)
-            progress.warn(warning)
+            self.warn(warning, progress)
             if self.config.strict:
                 raise HarnessError(warning + " strict=true makes this an error.")
         self._write()
+
+    def prompt_facts(self, launch: Launch, stack: Stack, session: LaunchSession) -> Facts:
+        """What rules look at once the prompts are known."""
+        lengths = [len(prompt.token_ids) for prompt in session.prompts]
+        return Facts(self.config, self.sizes, [launch.budget], stack.chunk_size, lmcache=None, prompt_tokens=lengths)
 
     def stopped(self, launch: Launch, stack: Stack, progress: RunProgress) -> None:
         """Notes what a launch had left behind in shared memory, which was removed; written with what comes next."""
@@ -151,8 +174,7 @@ class RunRecord:
         self.data["launches"][launch.id]["leftovers"] = leftovers
         if leftovers:
             warning = f"Servers left {', '.join(leftovers)} behind; removed."
-            self.data["warnings"].append(warning)
-            progress.warn(warning)
+            self.warn(warning, progress)
 
     def finish(self, status: str, error: str | None = None) -> Verdict:
         """Closes the run with what its complete cells came to."""
@@ -174,13 +196,17 @@ class RunRecord:
         write_json(self.folder.path / "run.json", self.data)
 
 
-def check_installed(config: RunConfig) -> None:
+def check_installed(config: RunConfig) -> str:
     """Stops before anything starts when a server's program is not there.
+
+    Returns:
+        The release of LMCache.
 
     Raises:
         UsageError: naming the interpreter and what to install.
     """
     env = server_environment(config)
+    releases = {}
     for name, python in {
         "vllm": config.servers.vllm.python,
         "lmcache": config.servers.lmcache.python,
@@ -193,6 +219,14 @@ def check_installed(config: RunConfig) -> None:
                 f"{name} is not installed in the environment of {python or sys.executable}: "
                 f"pip install -e '.[{config.engine.name}]' there, or set servers.{name}.python."
             )
+        releases[name] = found[name]
+    return releases["lmcache"]
+
+
+def facts_of(config: RunConfig, sizes: Sizes, plan: Sequence[Launch], lmcache: str) -> Facts:
+    """What rules look at before anything is started."""
+    chunk_size = config.servers.lmcache.chunk_size or sizes.block_size
+    return Facts(config, sizes, list(dict.fromkeys(launch.budget for launch in plan)), chunk_size, lmcache)
 
 
 def new_run_id(config: RunConfig) -> str:

@@ -65,7 +65,7 @@ class LaunchSession:
         self.prompts: list[Prompt] = []
         # Problems that are laid out along block boundaries are laid out anew where N is not what was predicted.
         same = self.block_size == task_block_size
-        self.task = task if same else load_task(config.task, self.block_size)
+        self.task = task if same else load_task(config.task, self.block_size, config.model.path)
 
     def prepare(self) -> None:
         """Builds and stores the prompts, and warms the servers up.

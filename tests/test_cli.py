@@ -42,7 +42,7 @@ BAD_OVERRIDES = [
     ("gate=null", "Config group override must be a string or a list"),
     ("~gate", "gate.name"),
     ("engine=tpu", "Could not find 'engine/tpu' Available options in 'engine': cpu gpu"),
-    ("task=mmlu", "Available options in 'task': gsm8k pocket"),
+    ("task=mmlu", "Available options in 'task': gsm8k gsm8k_ci pocket pocket_long"),
     ("check=nope", "reset_warm"),
     ("hydra/launcher=nope", "Could not find 'hydra/launcher/nope'"),
     ("junk", "junk"),
@@ -59,7 +59,7 @@ BAD_OVERRIDES = [
     ("model.path=null", "field 'model.path' is not Optional"),
     ("model.kv_cache_dtype=weird", "model.kv_cache_dtype=weird is not known"),
     ("model.tensor_parallel_size=3", "does not divide"),
-    ("task.blocks=100000", "task.blocks=100000 makes prompts of at least 6400000 tokens"),
+    ("task.blocks=100000", "task.blocks=100000 makes prompts of at least 6400001 tokens"),
     ("gate.mode=tots", "did you mean tost?"),
     ("gate.margin=nan", "gate.margin=nan is out of range"),
     ("load.concurrency=0", "load.concurrency=0 is out of range"),
@@ -98,7 +98,7 @@ def test_an_unknown_option_is_refused(tmp_path: Path, capsys: Captured) -> None:
     [
         (["rnu"], "rnu is no command; did you mean run?"),
         (["reprot", "x"], "did you mean report?"),
-        (["xyzzy"], "xyzzy is no command; known: run, report"),
+        (["xyzzy"], "xyzzy is no command; known: run, plan, model, report"),
         (["task.limit=3"], "task.limit=3 is no command"),
     ],
 )

@@ -82,7 +82,7 @@ def test_every_choice_is_enforced(name: str) -> None:
         ({"gate__margin": 0.05}, "gate.margin=0.05 must be smaller than task.floor=0.05"),
         (
             {"task__name": "pocket", "task__blocks": 64, "model__block_size": 64, "model__max_model_len": 4096},
-            "task.blocks=64 makes prompts of at least 4096 tokens, and model.max_model_len=4096 has no room",
+            "task.blocks=64 makes prompts of at least 4097 tokens, and model.max_model_len=4096 has no room",
         ),
     ],
 )

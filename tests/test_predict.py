@@ -9,12 +9,14 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from harness.config import EngineConfig, ModelConfig
+from harness.config import EngineConfig, GeometryConfig, ModelConfig
 from harness.errors import UsageError
 from harness.model.predict import predicted_block_size
 from harness.pocket import CHECKPOINT
 
 QWEN_08B = {
+    "num_hidden_layers": 24,
+    "full_attention_interval": 4,
     "linear_num_key_heads": 16,
     "linear_num_value_heads": 16,
     "linear_key_head_dim": 128,
@@ -72,6 +74,12 @@ def test_heads_that_cannot_be_divided(checkpoint: str, ranks: int) -> None:
         UsageError, match=f"tensor_parallel_size={ranks} does not divide the model's 16 key and 16 value"
     ):
         predicted_block_size(model(checkpoint, tensor_parallel_size=ranks), GPU)
+
+
+def test_the_geometry_of_a_yaml_needs_no_hub_and_yields_to_a_folder(checkpoint: str) -> None:
+    flash_next = GeometryConfig(48, 12, 16, 48, 128, 128, 4, 2, 256)
+    assert predicted_block_size(model("Qwen/any", geometry=flash_next, tensor_parallel_size=8), GPU) == 400
+    assert predicted_block_size(model(checkpoint, geometry=flash_next), GPU) == 544
 
 
 def test_a_hub_id_is_fetched(checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:

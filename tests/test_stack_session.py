@@ -19,6 +19,10 @@ from harness.corruption import Corruption
 from harness.equivalence.evidence import read_evidence
 from harness.equivalence.judge import judge_cell
 from harness.model.predict import predicted_block_size
+from harness.pocket import CHECKPOINT
+from harness.pocket.damage import UNDAMAGED
+from harness.pocket.evaluate import Evaluator
+from harness.pocket.problems import make_problems
 from harness.report.progress import RunProgress
 from harness.servers.stack import Stack
 from harness.session import LaunchSession
@@ -68,7 +72,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
     (launch,) = launches(config.sweep, predicted)
     result = Measured(RunFolder.create(tmp_path_factory.mktemp("results"), "run"), predicted=predicted)
     result.shared_memory_before = shared_memory()
-    task = load_task(config.task, predicted)
+    task = load_task(config.task, predicted, config.model.path)
     folder = result.run.launch(launch.id)
     with (
         RunProgress() as progress,
@@ -87,6 +91,21 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
 
 def test_the_server_has_the_predicted_block_size(measured: Measured) -> None:
     assert measured.observed == measured.predicted == 64
+
+
+def test_vllm_answers_as_transformers_does(measured: Measured) -> None:
+    """The checkpoint is the same model in both: the same score within sampling error, and nearly every text."""
+    whole = Evaluator(CHECKPOINT).answers(make_problems(QUESTIONS, seed=0), [UNDAMAGED])["none"]
+    cold = measured.requests("equal", "cold")
+    golds = [problem.gold for problem in make_problems(QUESTIONS, seed=0)]
+    right = [text.endswith(f"#### {gold}") for text, gold in zip(cold["text"], golds, strict=True)]
+    assert measured.cells["equal"]["passes"]["cold"]["score"] == pytest.approx(sum(right) / QUESTIONS)
+    differing = [a.right != b for a, b in zip(whole, right, strict=True)]
+    assert sum(differing) <= 5, "one kernel may round otherwise than the other, where two numbers are about as likely"
+    assert sum(a.text == b for a, b in zip(whole, cold["text"], strict=True)) >= 0.95 * QUESTIONS
+    first = [float(answer.logprobs[0, answer.tokens[0]]) for answer in whole]
+    changes = [abs(a - b[0]) for a, b in zip(first, cold["logprobs"], strict=True)]
+    assert np.median(changes) < 0.01
 
 
 def test_warm_repeats_every_token_and_logprob(measured: Measured) -> None:

@@ -1,13 +1,8 @@
-"""Unified block size N of a hybrid model, predicted from its ``config.json`` alone.
-
-vLLM gives attention and recurrent layers of a hybrid model pages of one size, so a block must hold enough tokens
-for its attention page to be at least as large as the recurrent state (vLLM, ``HybridAttentionMambaModelConfig``).
-"""
+"""Geometry of a Gated-DeltaNet hybrid: what its ``config.json`` says about its layers, heads and dtypes."""
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +21,11 @@ BYTES_PER_ELEMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Sizes of a Gated-DeltaNet hybrid, whole model (before tensor parallelism)."""
+    """Sizes of the whole model, before tensor parallelism."""
 
+    layers: int
+    attention_layers: int
+    """How many of them are full attention; the others are recurrent."""
     key_heads: int
     value_heads: int
     key_dim: int
@@ -38,6 +36,11 @@ class Geometry:
     dtype: str = "bfloat16"
     ssm_dtype: str = "float32"
 
+    @property
+    def recurrent_layers(self) -> int:
+        """How many layers keep a recurrent state."""
+        return self.layers - self.attention_layers
+
 
 def geometry_from_config(config: dict[str, Any]) -> Geometry:
     """Reads the geometry of a Qwen3.5-architecture checkpoint; a multimodal one keeps it in ``text_config``.
@@ -45,9 +48,11 @@ def geometry_from_config(config: dict[str, Any]) -> Geometry:
     Raises:
         UsageError: naming the first field that is missing, as in a model without recurrent layers.
     """
-    text = config.get("text_config", config)
+    text = text_config(config)
     try:
         return Geometry(
+            layers=text["num_hidden_layers"],
+            attention_layers=_attention_layers(text),
             key_heads=text["linear_num_key_heads"],
             value_heads=text["linear_num_value_heads"],
             key_dim=text["linear_key_head_dim"],
@@ -65,52 +70,37 @@ def geometry_from_config(config: dict[str, Any]) -> Geometry:
         ) from missing
 
 
-def read_geometry(checkpoint: Path) -> Geometry:
-    """Geometry of a checkpoint folder.
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The language model's part of a checkpoint's config."""
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
+
+
+def _attention_layers(text: dict[str, Any]) -> int:
+    """From the list of layer types, or from how often a full-attention layer comes (Qwen3.5: every fourth)."""
+    if text.get("layer_types"):
+        return sum(kind == "full_attention" for kind in text["layer_types"])
+    return int(text["num_hidden_layers"]) // int(text["full_attention_interval"])
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A checkpoint's ``config.json``; ``path`` is the file or its folder.
 
     Raises:
-        UsageError: no readable ``config.json`` there, or one of another architecture.
+        UsageError: it can't be read, or is not a JSON object.
     """
-    path = checkpoint / "config.json"
+    file = path / "config.json" if path.is_dir() else path
     try:
-        return geometry_from_config(json.loads(path.read_text()))
+        config = json.loads(file.read_text())
     except OSError as error:
-        raise UsageError(f"No config.json in {checkpoint}: {error.strerror}.") from error
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path} is not JSON: {error}.") from error
+        raise UsageError(f"{file} can't be read: {error.strerror}; give a checkpoint's config.json.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is not JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{file} is not a JSON object: give a checkpoint's config.json.")
+    return config
 
 
-def recurrent_page_bytes(geometry: Geometry, *, tensor_parallel_size: int = 1) -> int:
-    """Bytes of one layer's recurrent state on one rank: conv state + SSM state.
-
-    ``conv = (kernel - 1) * (2 * k_heads * k_dim + v_heads * v_dim) / tp`` elements of the model's dtype,
-    ``ssm = v_heads / tp * k_dim * v_dim`` elements of the SSM dtype (vLLM, ``MambaStateShapeCalculator``).
-    """
-    g, tp = geometry, tensor_parallel_size
-    conv = (g.conv_kernel - 1) * (2 * g.key_heads * g.key_dim + g.value_heads * g.value_dim) // tp
-    ssm = g.value_heads // tp * g.key_dim * g.value_dim
-    return conv * BYTES_PER_ELEMENT[g.dtype] + ssm * BYTES_PER_ELEMENT[g.ssm_dtype]
-
-
-def attention_bytes_per_token(
-    geometry: Geometry, *, kv_cache_dtype: str = "auto", tensor_parallel_size: int = 1
-) -> int:
-    """Bytes of K and V of one token in one attention layer on one rank."""
-    dtype = geometry.dtype if kv_cache_dtype == "auto" else kv_cache_dtype
-    heads = max(1, geometry.kv_heads // tensor_parallel_size)
-    return 2 * heads * geometry.head_dim * BYTES_PER_ELEMENT[dtype]
-
-
-def unified_block_size(
-    geometry: Geometry,
-    *,
-    kv_cache_dtype: str = "auto",
-    tensor_parallel_size: int = 1,
-    kernel_alignment: int = 16,
-) -> int:
-    """Predicted N in tokens: ``A * ceil(recurrent page / (A * attention bytes per token))``, A the alignment."""
-    page = recurrent_page_bytes(geometry, tensor_parallel_size=tensor_parallel_size)
-    per_token = attention_bytes_per_token(
-        geometry, kv_cache_dtype=kv_cache_dtype, tensor_parallel_size=tensor_parallel_size
-    )
-    return kernel_alignment * math.ceil(page / (kernel_alignment * per_token))
+def read_geometry(checkpoint: Path) -> Geometry:
+    """Geometry of a checkpoint folder; raises as :func:`read_config` and :func:`geometry_from_config`."""
+    return geometry_from_config(read_config(checkpoint))

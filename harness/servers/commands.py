@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.config import RunConfig
@@ -78,53 +79,108 @@ def _refuse(field: str, arguments: Sequence[str], owned: Mapping[str, str]) -> N
                 raise UsageError(f"{field} contains {argument}, which sets {whole}, and the harness does: {why}.")
 
 
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a command line, with its value."""
+
+    words: tuple[str, ...]
+    why: str
+    """Why the harness gives it."""
+
+
+def lmcache_arguments(
+    config: RunConfig, *, chunk_size: int, port: int, http_port: int, l2_dir: Path | None = None
+) -> list[Argument]:
+    """Arguments of ``lmcache server`` for a launch; ``chunk_size`` in tokens, ``l2_dir`` a folder for an L2 on disk."""
+    own, model = config.servers.lmcache, config.model
+    workers = own.max_workers or model.tensor_parallel_size
+    chosen: list[tuple[object, tuple[object, ...], str]] = [
+        (True, ("--chunk-size", chunk_size), "N, or a multiple of it (servers.lmcache.chunk_size)"),
+        (True, ("--l1-size-gb", f"{config.l1_size_gb:g}"), "its memory (servers.lmcache.l1_size_gb)"),
+        (True, ("--eviction-policy", "LRU"), "the recipes' policy"),
+        (
+            model.separate_object_groups,
+            ("--separate-object-groups",),
+            "LMCache 0.5.6 wants it for models with recurrent layers (model.separate_object_groups)",
+        ),
+        (workers > 1, ("--max-workers", workers), "one per rank of vLLM: with fewer nothing is ever found"),
+        (
+            l2_dir is not None,
+            ("--l2-adapter", json.dumps({"type": "fs", "base_path": str(l2_dir)})),
+            "the check works on what lies on disk (check.file_l2)",
+        ),
+        (True, ("--host", LOOPBACK), "servers bind loopback"),
+        (True, ("--port", port), "a free port"),
+        (True, ("--http-host", LOOPBACK), "servers bind loopback"),
+        (True, ("--http-port", http_port), "a free port, for its counters and for clearing it"),
+    ]
+    return _given(chosen) + _extra(own.extra_args, "servers.lmcache.extra_args")
+
+
 def lmcache_command(
     config: RunConfig, *, chunk_size: int, port: int, http_port: int, l2_dir: Path | None = None
 ) -> list[str]:
-    """``lmcache server`` for a launch; ``chunk_size`` in tokens, ``l2_dir`` a folder for a file-system L2."""
-    own = config.servers.lmcache
-    command = [own.python or sys.executable, "-m", "lmcache.cli.main", "server"]
-    command += ["--chunk-size", str(chunk_size), "--l1-size-gb", f"{own.l1_size_gb:g}"]
-    command += ["--eviction-policy", "LRU"]
-    if config.model.separate_object_groups:
-        command.append("--separate-object-groups")
-    workers = own.max_workers or config.model.tensor_parallel_size
-    if workers > 1:
-        command += ["--max-workers", str(workers)]
-    if l2_dir is not None:
-        command += ["--l2-adapter", json.dumps({"type": "fs", "base_path": str(l2_dir)})]
-    command += [
-        "--host",
-        LOOPBACK,
-        "--port",
-        str(port),
-        "--http-host",
-        LOOPBACK,
-        "--http-port",
-        str(http_port),
+    """``lmcache server`` for a launch, as it is started; see :func:`lmcache_arguments`."""
+    arguments = lmcache_arguments(config, chunk_size=chunk_size, port=port, http_port=http_port, l2_dir=l2_dir)
+    python = config.servers.lmcache.python or sys.executable
+    return [python, "-m", "lmcache.cli.main", "server", *words(arguments)]
+
+
+def vllm_arguments(config: RunConfig, *, budget: int, port: int, lmcache_port: int) -> list[Argument]:
+    """Arguments of ``vllm serve`` for a launch, behind the model; ``budget`` is ``--max-num-batched-tokens``."""
+    model = config.model
+    chosen: list[tuple[object, tuple[object, ...], str]] = [
+        (
+            model.tensor_parallel_size > 1,
+            ("--tensor-parallel-size", model.tensor_parallel_size),
+            "GPUs that share the model (model.tensor_parallel_size)",
+        ),
+        (True, ("--enable-prefix-caching",), "without it nothing is ever found"),
+        (True, ("--mamba-cache-mode", "align"), "the one mode that keeps recurrent state at block boundaries"),
+        (True, ("--max-num-batched-tokens", budget), "the budget of this launch (sweep.budgets)"),
+        (
+            True,
+            ("--kv-transfer-config", json.dumps(kv_transfer_config(lmcache_port))),
+            "LMCacheMPConnector, kv_both; a failed load fails its request, since recomputing in silence tests nothing",
+        ),
+        (model.kv_cache_dtype != "auto", ("--kv-cache-dtype", model.kv_cache_dtype), "model.kv_cache_dtype"),
+        (model.block_size is not None, ("--block-size", model.block_size), "model.block_size"),
+        (model.max_model_len is not None, ("--max-model-len", model.max_model_len), "model.max_model_len"),
     ]
-    return command + list(own.extra_args)
+    own: list[tuple[object, tuple[object, ...], str]] = [
+        (True, ("--served-model-name", model.name), "the name that requests use"),
+        (True, ("--host", LOOPBACK), "servers bind loopback"),
+        (True, ("--port", port), "a free port"),
+        (True, ("--enable-prompt-tokens-details",), "each response says how many tokens came from a cache"),
+        (True, ("--shutdown-timeout", VLLM_STOP_S), "without it vLLM leaks its shared memory when it is stopped"),
+    ]
+    return [
+        *_given(chosen),
+        *_extra(model.vllm_args, "model.vllm_args"),
+        *_extra(config.engine.vllm_args, "engine.vllm_args"),
+        *_given(own),
+        *_extra(config.servers.vllm.extra_args, "servers.vllm.extra_args"),
+    ]
 
 
 def vllm_command(config: RunConfig, *, budget: int, port: int, lmcache_port: int) -> list[str]:
-    """``vllm serve`` for a launch; ``budget`` is ``--max-num-batched-tokens``."""
-    model, own = config.model, config.servers.vllm
-    command = [own.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", served_path(model.path)]
-    command += ["--enable-prefix-caching", "--mamba-cache-mode", "align"]
-    command += ["--max-num-batched-tokens", str(budget)]
-    command += ["--kv-transfer-config", json.dumps(kv_transfer_config(lmcache_port))]
-    if model.tensor_parallel_size > 1:
-        command += ["--tensor-parallel-size", str(model.tensor_parallel_size)]
-    if model.kv_cache_dtype != "auto":
-        command += ["--kv-cache-dtype", model.kv_cache_dtype]
-    if model.block_size is not None:
-        command += ["--block-size", str(model.block_size)]
-    if model.max_model_len is not None:
-        command += ["--max-model-len", str(model.max_model_len)]
-    command += list(model.vllm_args) + list(config.engine.vllm_args)
-    command += ["--served-model-name", model.name, "--host", LOOPBACK, "--port", str(port)]
-    command += ["--enable-prompt-tokens-details", "--shutdown-timeout", str(VLLM_STOP_S)]
-    return command + list(own.extra_args)
+    """``vllm serve`` for a launch, as it is started; see :func:`vllm_arguments`."""
+    arguments = vllm_arguments(config, budget=budget, port=port, lmcache_port=lmcache_port)
+    python = config.servers.vllm.python or sys.executable
+    return [python, "-m", "vllm.entrypoints.cli.main", "serve", served_path(config.model.path), *words(arguments)]
+
+
+def words(arguments: Sequence[Argument]) -> list[str]:
+    """Arguments as a command line takes them."""
+    return [word for argument in arguments for word in argument.words]
+
+
+def _given(chosen: Sequence[tuple[object, tuple[object, ...], str]]) -> list[Argument]:
+    return [Argument(tuple(str(word) for word in given), why) for wanted, given, why in chosen if wanted]
+
+
+def _extra(arguments: Sequence[str], field: str) -> list[Argument]:
+    return [Argument(tuple(arguments), field)] if arguments else []
 
 
 def served_path(path: str) -> str:

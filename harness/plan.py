@@ -1,0 +1,220 @@
+"""What a run would do, worked out without a server or a GPU: sizes, cells, commands, cost and what rules say."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+from harness.config import RunConfig
+from harness.equivalence.paired import tost_power
+from harness.errors import UsageError
+from harness.measure.provenance import gpus, versions, without_secrets
+from harness.model.predict import predicted_sizes
+from harness.model.rules import Facts, Finding, Severity, check_rules
+from harness.model.sizes import Sizes, bytes_per_element
+from harness.pocket.problems import make_problems
+from harness.pocket.shape import Shape
+from harness.servers.commands import Argument, check_extra_args, lmcache_arguments, served_path, vllm_arguments, words
+from harness.servers.environment import server_environment
+from harness.steps import Check, parse_check
+from harness.sweep import Launch, launches
+from harness.workload.pocket import DEFAULT_PROBLEMS, POCKET
+
+FLIP_RATES = (0.05, 0.10, 0.20)
+"""Shares of questions whose answer may change from right to wrong or back, for which power is stated."""
+
+GSM8K_QUESTIONS = 1319
+GSM8K_TOKENS = 1025
+"""Of a prompt with lm-eval's five examples: 920 to 1,130 are usual with Qwen's tokenizer."""
+GSM8K_EXAMPLE_TOKENS = 180
+
+PORTS = {"lmcache": 5555, "lmcache_http": 8080, "vllm": 8000}
+"""Shown in commands; a run takes free ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLaunch:
+    """One start of both servers."""
+
+    launch: Launch
+    lmcache: list[Argument]
+    vllm: list[Argument]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run would do."""
+
+    config: RunConfig
+    check: Check
+    sizes: Sizes
+    launches: list[PlannedLaunch]
+    questions: int
+    prompt_tokens: list[int]
+    """Of every question; see ``estimated``."""
+    estimated: bool
+    """Whether prompt lengths are an estimate, since the tokenizer or the data are not looked at."""
+    findings: list[Finding]
+
+    @property
+    def passes(self) -> int:
+        """Traversals of all questions."""
+        per_launch = sum(step.action == "pass" for step in self.check.launch)
+        per_cell = sum(step.action == "pass" for step in self.check.cell)
+        return sum(per_launch + per_cell * len(each.launch.cells) for each in self.launches)
+
+    @property
+    def power(self) -> dict[float, float]:
+        """By flip rate: chance that an unchanged model passes with so many questions (``tost_power``)."""
+        gate = self.config.gate
+        return {rate: tost_power(self.questions, rate, gate.margin, alpha=gate.alpha) for rate in FLIP_RATES}
+
+    @property
+    def errors(self) -> list[Finding]:
+        """Findings that stop a run."""
+        return [finding for finding in self.findings if finding.severity is Severity.ERROR]
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """Works out a run.
+
+    Raises:
+        UsageError: the configuration is wrong in a way that leaves nothing to plan.
+    """
+    check = parse_check(config.check)
+    check_extra_args(config)
+    sizes = predicted_sizes(config.model, config.engine)
+    planned = [_planned(config, launch, sizes.block_size) for launch in launches(config.sweep, sizes.block_size)]
+    lengths, estimated = prompt_lengths(config, sizes.block_size)
+    python = config.servers.lmcache.python or sys.executable
+    facts = Facts(
+        config,
+        sizes,
+        list(dict.fromkeys(each.launch.budget for each in planned)),
+        config.servers.lmcache.chunk_size or sizes.block_size,
+        lmcache=versions(python, server_environment(config)).get("lmcache"),
+        prompt_tokens=lengths,
+        estimated=estimated,
+    )
+    findings = check_rules(facts)
+    return Plan(config, check, sizes, planned, len(lengths), lengths, estimated, findings)
+
+
+def prompt_lengths(config: RunConfig, block_size: int) -> tuple[list[int], bool]:
+    """Tokens of every prompt, and whether they are an estimate."""
+    task = config.task
+    if task.name != POCKET:
+        questions = min(task.limit or GSM8K_QUESTIONS, GSM8K_QUESTIONS)
+        covering = task.min_blocks * block_size + 1 + GSM8K_EXAMPLE_TOKENS // 2
+        return [max(GSM8K_TOKENS, covering)] * questions, True
+    tails = None if task.tail_tokens is None else tuple(task.tail_tokens)
+    shape = Shape(task.blocks, block_size, tails, task.shared_blocks, check=task.long_answers)
+    try:
+        problems = make_problems(task.limit or DEFAULT_PROBLEMS, task.seed, shape)
+    except ValueError as error:
+        raise UsageError(f"task=pocket can't be built for N = {block_size}: {error}.") from error
+    # In whole blocks the same for every tokenizer; only the tails differ.
+    return [problem.prompt_tokens for problem in problems], config.model.gpus > 0
+
+
+def missing_hardware(config: RunConfig) -> str | None:
+    """What a model needs and this machine lacks, in one sentence; None where it can run."""
+    model = config.model
+    if not model.gpus and config.engine.name != "gpu":
+        return None
+    needed = max(1, model.gpus)
+    found = len(gpus())
+    if config.engine.name == "gpu" and found >= needed:
+        return None
+    memory = weights_gb(config)
+    each = " each" if needed > 1 else ""
+    takes = f" with {ceil(memory / needed)} GB or more{each}, for its weights alone" if memory else ""
+    has = f"this machine has {found or 'none'}" if config.engine.name == "gpu" else "engine=cpu uses none"
+    instead = "run model=pocket" if model.gpus else "use engine=cpu"
+    return (
+        f"model={model.name} needs {needed} NVIDIA GPU{'s' if needed > 1 else ''}{takes}, and {has}: see what it "
+        f"would do with `python -m harness plan model={model.name}`, or {instead}."
+    )
+
+
+def weights_gb(config: RunConfig) -> float | None:
+    """Memory that the weights take, in GB, where the number of parameters is known."""
+    model = config.model
+    if model.parameters_b is None:
+        return None
+    return model.parameters_b * bytes_per_element(model.geometry.dtype if model.geometry else "bfloat16")
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The plan for programs (``format=json``)."""
+    sizes = plan.sizes
+    return {
+        "model": plan.config.model.name,
+        "unified_block_size": sizes.block_size,
+        "budgets": [each.launch.budget for each in plan.launches],
+        "launches": [
+            {"id": each.launch.id, "budget": each.launch.budget, "cells": [cell.id for cell in each.launch.cells]}
+            for each in plan.launches
+        ],
+        "cells": [asdict(cell) for each in plan.launches for cell in each.launch.cells],
+        "commands": {
+            each.launch.id: {"lmcache": lmcache_line(each), "vllm": vllm_line(plan.config, each)}
+            for each in plan.launches
+        },
+        "kv_bytes_per_token": sizes.kv_per_token,
+        "recurrent_page_bytes": sizes.recurrent_page,
+        "attention_bytes_per_token": sizes.attention_per_token,
+        "page_bytes": sizes.page,
+        "state_bytes_per_sequence": sizes.state_per_sequence,
+        "stored_block_bytes": sizes.stored_block,
+        "l1_bytes_needed": sizes.l1_bytes(plan.prompt_tokens),
+        "questions": plan.questions,
+        "passes": plan.passes,
+        "requests": plan.passes * plan.questions,
+        "prompt_tokens": plan.passes * sum(plan.prompt_tokens),
+        "prompt_tokens_estimated": plan.estimated,
+        "power": {f"{rate:.2f}": power for rate, power in plan.power.items()},
+        "errors": [_finding(each) for each in plan.findings if each.severity is Severity.ERROR],
+        "warnings": [_finding(each) for each in plan.findings if each.severity is Severity.WARNING],
+        "notes": [_finding(each) for each in plan.findings if each.severity is Severity.NOTE],
+    }
+
+
+def lmcache_line(planned: PlannedLaunch) -> list[str]:
+    """``lmcache server …`` as a person types it."""
+    return ["lmcache", "server", *without_secrets(words(planned.lmcache))]
+
+
+def vllm_line(config: RunConfig, planned: PlannedLaunch) -> list[str]:
+    """``vllm serve …`` as a person types it."""
+    return ["vllm", "serve", served_path(config.model.path), *without_secrets(words(planned.vllm))]
+
+
+def added_arguments(arguments: Sequence[Argument], recipe: Sequence[str]) -> list[Argument]:
+    """Arguments that a recipe does not have."""
+    return [each for each in arguments if not _contains(recipe, each.words)]
+
+
+def _contains(whole: Sequence[str], part: Sequence[str]) -> bool:
+    return any(tuple(whole[start : start + len(part)]) == tuple(part) for start in range(len(whole) - len(part) + 1))
+
+
+def _planned(config: RunConfig, launch: Launch, block_size: int) -> PlannedLaunch:
+    chunk_size = config.servers.lmcache.chunk_size or block_size
+    return PlannedLaunch(
+        launch,
+        lmcache_arguments(config, chunk_size=chunk_size, port=PORTS["lmcache"], http_port=PORTS["lmcache_http"]),
+        vllm_arguments(config, budget=launch.budget, port=PORTS["vllm"], lmcache_port=PORTS["lmcache"]),
+    )
+
+
+def _finding(finding: Finding) -> dict[str, str | None]:
+    return {
+        "rule": finding.rule,
+        "text": str(finding),
+        "override": finding.override,
+        "holds_for": finding.holds_for,
+    }
