@@ -28,6 +28,7 @@ from harness.pocket import CHECKPOINT
 from harness.report.plan import print_plan
 from harness.report.progress import RunProgress
 from harness.report.terminal import print_run
+from harness.resume import is_bare, resumed_config
 from harness.runner import run
 from harness.store import RunFolder, read_json
 
@@ -94,7 +95,7 @@ def run_command(overrides: Sequence[str]) -> int:
     def job(composed: DictConfig) -> None:
         nonlocal composing
         composing = False
-        codes.append(run_one(composed))
+        codes.append(run_one(composed, bare=is_bare(list(overrides))))
 
     register()
     # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
@@ -114,10 +115,17 @@ def run_command(overrides: Sequence[str]) -> int:
     return min(codes, key=SEVERITY.index, default=0)
 
 
-def run_one(composed: DictConfig) -> int:
-    """One job of a (multi)run, from its composed configuration to its exit code."""
+def run_one(composed: DictConfig, *, bare: bool = False) -> int:
+    """One job of a (multi)run, from its composed configuration to its exit code.
+
+    Args:
+        composed: the configuration.
+        bare: whether a run is resumed and nothing else was said.
+    """
     try:
         config = load_config(composed)
+        if config.resume is not None:
+            config = resumed_config(config, bare=bare)
         with RunProgress() as progress:
             folder, record, code = run(config, progress)
     except HarnessError as error:
@@ -223,7 +231,7 @@ def with_engine(overrides: Sequence[str]) -> list[str]:
                 "is vLLM."
             )
     has_gpu = Path("/proc/driver/nvidia/gpus").is_dir() and any(Path("/proc/driver/nvidia/gpus").iterdir())
-    return [*overrides] if chosen or not has_gpu else [*overrides, "engine=gpu"]
+    return [*overrides] if chosen or is_bare(list(overrides)) or not has_gpu else [*overrides, "engine=gpu"]
 
 
 def hydra_sentence(error: Exception) -> str:

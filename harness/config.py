@@ -73,11 +73,14 @@ class ModelConfig:
 
 @dataclass
 class SweepConfig:
-    """Which budgets are measured; ``configs/sweep``."""
+    """Which budgets and hit rates are measured; ``configs/sweep``."""
 
     name: str = MISSING
     budgets: list[Any] = field(default_factory=lambda: ["2N-1"])
     """Tokens per step (``--max-num-batched-tokens``): numbers, or words in N such as ``2N-1`` and ``1.5N``."""
+    hit_rates: list[Any] = field(default_factory=lambda: ["full"])
+    """Shares of the prompt tokens that warm retrieves, each a cell: numbers from 0 to 1, or ``full`` for all that
+    can be reached. 0 retrieves nothing: speed only."""
     repeats: int = 1
 
 
@@ -201,6 +204,8 @@ class CheckConfig:
     name: str = MISSING
     launch: list[Any] = field(default_factory=list)
     cell: list[Any] = field(default_factory=list)
+    seeded_cell: list[Any] = field(default_factory=list)
+    """Steps of a cell whose hit rate is a number, in place of ``cell``; empty where the check has no such cells."""
     file_l2: bool = False
     """Whether LMCache gets a file-system L2 in the launch's scratch folder."""
 
@@ -219,6 +224,8 @@ class RunConfig:
     servers: ServersConfig = field(default_factory=ServersConfig)
     results_dir: str = "results"
     run_id: str | None = None
+    resume: str | None = None
+    """Id of a run in ``results_dir`` that goes on where it ended; without other overrides it takes its own values."""
     strict: bool = False
     """Whether a predicted N that the server contradicts is an error."""
     allow_unvalidated: bool = False
@@ -335,6 +342,8 @@ def _check_values(config: RunConfig) -> None:
         )
     if not config.sweep.budgets:
         raise UsageError("sweep.budgets is empty: name at least one budget, for example sweep.budgets=[2N-1].")
+    if not config.sweep.hit_rates:
+        raise UsageError("sweep.hit_rates is empty: name at least one, for example sweep.hit_rates=[full].")
 
 
 def _check_model_path(config: RunConfig) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,16 @@ from harness.model.sizes import Sizes
 from harness.plan import missing_hardware
 from harness.report.progress import RunProgress
 from harness.report.terminal import summary_frame
+from harness.resume import check_versions
 from harness.servers.commands import check_extra_args
 from harness.servers.environment import server_environment
+from harness.servers.orphans import stop_orphans
 from harness.servers.stack import Stack
 from harness.session import LaunchSession
-from harness.steps import Check, parse_check
-from harness.store import SCHEMA, RunFolder, write_frame, write_json
-from harness.sweep import Launch, launches
+from harness.steps import Check, check_targets, parse_check
+from harness.store import SCHEMA, RunFolder, read_json, write_frame, write_json
+from harness.sweep import Launch, launches, missing
+from harness.workload.prompts import set_hash
 from harness.workload.tasks import load_task
 
 
@@ -49,12 +52,18 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     sizes = predicted_sizes(config.model, config.engine)
     block_size = sizes.block_size
     plan = launches(config.sweep, block_size)
+    check_targets(check, (cell.target for launch in plan for cell in launch.cells))
     lmcache = check_installed(config)
     warnings = obeyed(check_rules(facts_of(config, sizes, plan, lmcache)))
     progress.stage(f"loading task {config.task.name}")
     task = load_task(config.task, block_size, config.model.path)
-    folder = RunFolder.create(Path(config.results_dir), config.run_id or new_run_id(config))
-    record = RunRecord(folder, config, sizes)
+    if config.resume is None:
+        folder = RunFolder.create(Path(config.results_dir), config.run_id or new_run_id(config))
+        record = RunRecord(folder, config, sizes)
+    else:
+        folder = RunFolder.reopen(Path(config.results_dir), config.resume)
+        record = RunRecord(folder, config, sizes, earlier=read_json(folder.path / "run.json"))
+        plan = left_to_do(plan, folder, progress)
     for warning in warnings:
         record.warn(warning, progress)
     progress.done(
@@ -76,6 +85,23 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     return folder, record.data, exit_code(verdict, config.gate.on_inconclusive)
 
 
+def left_to_do(plan: list[Launch], folder: RunFolder, progress: RunProgress) -> list[Launch]:
+    """The launches that a resumed run still needs, with room made for them.
+
+    A launch whose cells are partly finished is launched again, for the others only: its cold pass runs again, since
+    what the first one stored went with its servers.
+    """
+    if stopped := stop_orphans(folder.path / "launches"):
+        progress.warn(f"stopped {stopped} server process(es) that the killed run had left.")
+    cells = [cell.id for launch in plan for cell in launch.cells]
+    done = {str(cell["cell"]) for cell in folder.cells()}
+    left = missing(plan, done)
+    for launch in left:
+        folder.set_aside(launch.id)
+    progress.done(f"{len(done)} of {len(cells)} cells were finished before and are kept")
+    return left
+
+
 def run_launch(
     config: RunConfig, check: Check, launch: Launch, record: RunRecord, progress: RunProgress, task: Any
 ) -> None:
@@ -93,22 +119,36 @@ def run_launch(
             session.prepare()
             for warning in obeyed(check_rules(record.prompt_facts(launch, stack, session), PROMPT_RULES)):
                 record.warn(warning, progress)
+            record.prompts_built(set_hash(session.prompts))
             session.take(check.launch)
             for cell in launch.cells:
-                judged = session.measure(cell, check.cell)
+                judged = session.measure(cell, check.steps_for(cell.target))
                 progress.done(f"{cell.id}: {judged['verdict']}")
     finally:
         record.stopped(launch, stack, progress)
 
 
 class RunRecord:
-    """run.json, kept true while the run goes on."""
+    """run.json, kept true while the run goes on.
 
-    def __init__(self, folder: RunFolder, config: RunConfig, sizes: Sizes) -> None:
+    Args:
+        folder: of the run.
+        config: its configuration.
+        sizes: what the model implies, N among it.
+        earlier: what run.json held when the run is resumed; None for a new run.
+
+    Raises:
+        UsageError: the servers are other versions than they were when the run began.
+    """
+
+    def __init__(
+        self, folder: RunFolder, config: RunConfig, sizes: Sizes, earlier: Mapping[str, Any] | None = None
+    ) -> None:
         self.folder = folder
         self.config = config
         self.sizes = sizes
         self.predicted = sizes.block_size
+        self.prompt_sets = {str(cell["prompt_set_sha256"]) for cell in folder.cells()}
         python = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
         self.data: dict[str, Any] = {
             "schema": SCHEMA,
@@ -121,11 +161,14 @@ class RunRecord:
             "predicted_block_size": self.predicted,
             "started_at": _now(),
             "finished_at": None,
-            "config": without_secrets_in(asdict(config)),
+            "resumed": [],
+            "config": without_secrets_in(asdict(replace(config, resume=None))),
             "launches": {},
             "warnings": [],
             "provenance": provenance(python, server_environment(config)),
         }
+        if earlier is not None:
+            self._go_on(earlier)
         self._write()
 
     def warn(self, warning: str, progress: RunProgress) -> None:
@@ -133,6 +176,26 @@ class RunRecord:
         if warning not in self.data["warnings"]:
             self.data["warnings"].append(warning)
             progress.warn(warning)
+
+    def _go_on(self, earlier: Mapping[str, Any]) -> None:
+        now = self.data["provenance"]
+        check_versions(earlier["provenance"], now)
+        resumed = [*earlier.get("resumed", []), {"at": _now(), "provenance": now}]
+        kept = ("unified_block_size", "started_at", "launches", "warnings", "provenance")
+        self.data |= {"resumed": resumed} | {name: earlier[name] for name in kept}
+
+    def prompts_built(self, prompt_set: str) -> None:
+        """Compares a launch's prompts with those that the cells of a resumed run were measured with.
+
+        Raises:
+            UsageError: they are others.
+        """
+        if self.prompt_sets - {prompt_set}:
+            raise UsageError(
+                f"The prompts built now (hash {prompt_set[:12]}) are not those that the finished cells of "
+                f"{self.folder.path} were asked ({', '.join(sorted(each[:12] for each in self.prompt_sets))}): the "
+                "task's data or the tokenizer has changed. Begin a new run."
+            )
 
     def launching(self, launch: Launch, stack: Stack) -> None:
         """Notes the commands of a launch before they are started: a launch that fails is the one to try by hand."""
@@ -190,6 +253,7 @@ class RunRecord:
         self._write()
         if cells:
             write_frame(self.folder.path / "summary.csv", summary_frame(cells))
+        self.folder.unlock()
         return verdict
 
     def _write(self) -> None:

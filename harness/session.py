@@ -17,8 +17,9 @@ from harness.servers.stack import Stack
 from harness.steps import Step
 from harness.store import NewFolder, RunFolder, write_frame, write_json
 from harness.sweep import Cell, Launch
-from harness.workload.passes import run_pass, warm_up
+from harness.workload.passes import run_pass, seed_prefixes, warm_up
 from harness.workload.prompts import Prompt, as_frame, set_hash, shared_first_blocks
+from harness.workload.seeding import check_target, first_chunks, prefixes
 from harness.workload.tasks import build_prompts, load_task
 
 
@@ -71,7 +72,7 @@ class LaunchSession:
         """Builds and stores the prompts, and warms the servers up.
 
         Raises:
-            UsageError: the task's prompts can't cover what is asked for.
+            UsageError: the task's prompts can't cover what is asked for, or a cell's hit rate can't be reached.
             ServerError: a server does not answer.
         """
         self.progress.stage(f"building the prompts of task {self.config.task.name}")
@@ -83,6 +84,8 @@ class LaunchSession:
             max_model_len=self.stack.vllm.max_model_len(),
         )
         write_frame(self.folder / "prompts.parquet", as_frame(self.prompts))
+        for cell in self.launch.cells:
+            check_target([len(prompt.token_ids) for prompt in self.prompts], self.stack.chunk_size, cell.target)
         if shared := shared_first_blocks(self.prompts, self.block_size):
             self.progress.warn(
                 f"{shared} of {len(self.prompts)} prompts share their first block with another one: cold requests may "
@@ -101,7 +104,7 @@ class LaunchSession:
         Returns:
             The contents of cell.json.
         """
-        of_cell = self._take(steps, self.folder / "passes" / cell.id)
+        of_cell = self._take(steps, self.folder / "passes" / cell.id, cell)
         taken = Taken(self._of_launch.events + of_cell.events, self._of_launch.passes + of_cell.passes)
         facts = CellFacts(
             cell_id=cell.id,
@@ -120,17 +123,17 @@ class LaunchSession:
             write_json(folder / "cell.json", judged)
         return judged
 
-    def _take(self, steps: Sequence[Step], passes: Path) -> Taken:
+    def _take(self, steps: Sequence[Step], passes: Path, cell: Cell | None = None) -> Taken:
         """Takes steps in order and notes what each of them saw; their passes are written below ``passes``."""
         taken = Taken([], [])
         for step in steps:
             if step.action == "pass":
-                taken.passes.append(self._pass(passes / str(step.argument)))
-            seen = {} if step.action == "pass" else self._act(step)
+                taken.passes.append(self._pass(passes / str(step.argument), cell))
+            seen = {} if step.action == "pass" else self._act(step, cell)
             taken.events.append({"step": step.action, "argument": _shown(step.argument), **seen})
         return taken
 
-    def _act(self, step: Step) -> dict[str, Any]:
+    def _act(self, step: Step, cell: Cell | None) -> dict[str, Any]:
         match step.action:
             case "clear":
                 return self._clear()
@@ -140,20 +143,29 @@ class LaunchSession:
                 return {"vllm": self.stack.vllm.reset_prefix_cache()}
             case "corrupt":
                 return self._corrupt(step.argument)
+            case "seed" if cell is not None:
+                return {"seeded": self._seed(cell)}
         raise AssertionError(f"{step.action} was let through by parse_check")
 
     def _clear(self) -> dict[str, Any]:
         # vLLM first: what it still held could be stored again.
         return {"vllm": self.stack.vllm.reset_prefix_cache(), "lmcache": self.stack.lmcache.clear()}
 
+    def _seed(self, cell: Cell) -> dict[str, Any]:
+        lengths = {prompt.doc_id: len(prompt.token_ids) for prompt in self.prompts}
+        counts = first_chunks(lengths, self.stack.chunk_size, cell.target, self.config.load.seed)
+        requests = prefixes(self.prompts, counts, self.stack.chunk_size)
+        self.progress.stage(f"seeding {cell.id}", total=len(requests))
+        return seed_prefixes(self.stack, self.config.load, requests, self.progress.step)
+
     def _corrupt(self, corruption: Corruption) -> dict[str, Any]:
         if self.stack.lmcache.l2_dir is None:
             raise HarnessError("A corrupt step needs LMCache's file-system L2 (check.file_l2=true).")
         return {"damaged": corrupt_files(self.stack.lmcache.l2_dir, corruption)}
 
-    def _pass(self, folder: Path) -> Path:
+    def _pass(self, folder: Path, cell: Cell | None) -> Path:
         name = folder.name
-        self.progress.stage(f"{name} pass", total=len(self.prompts))
+        self.progress.stage(f"{name} pass of {cell.id}" if cell else f"{name} pass", total=len(self.prompts))
         run_pass(
             name,
             self.stack,
@@ -162,6 +174,7 @@ class LaunchSession:
             task_config=self.config.task,
             load=self.config.load,
             prompts=self.prompts,
+            order=f"{cell.id}/{name}" if cell else None,
             on_done=self.progress.step,
         )
         return folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,9 @@ from harness.errors import UsageError
 
 PASS_NAME = re.compile(r"^[a-z][a-z0-9_]*$")
 
-PLAIN = ("clear", "clear_l1", "reset_local")
-"""``clear`` empties both caches, ``clear_l1`` LMCache's memory only, ``reset_local`` vLLM's own cache only."""
+PLAIN = ("clear", "clear_l1", "reset_local", "seed")
+"""``clear`` empties both caches, ``clear_l1`` LMCache's memory only, ``reset_local`` vLLM's own cache only; ``seed``
+puts as many first chunks of every prompt into LMCache as the cell's target hit rate needs."""
 
 WITH_ARGUMENT = ("pass", "corrupt")
 
@@ -34,19 +35,27 @@ class Check:
     name: str
     launch: tuple[Step, ...]
     cell: tuple[Step, ...]
+    seeded_cell: tuple[Step, ...] = field(default=())
+    """Steps of a cell with a target hit rate; empty where the check knows none."""
     passes: tuple[str, ...] = field(default=())
     """Names of its passes in the order in which they run."""
+
+    def steps_for(self, target: float | None) -> tuple[Step, ...]:
+        """Steps of a cell with this target hit rate; None is all that can be reached."""
+        return self.cell if target is None else self.seeded_cell
 
 
 def parse_check(config: CheckConfig) -> Check:
     """Reads the steps of a check.
 
     Raises:
-        UsageError: an unknown step, a pass without a name, or a check that does not compare cold with warm.
+        UsageError: an unknown step, a pass without a name, a check that does not compare cold with warm, or a seeded
+            cell that does not seed.
     """
     launch = _steps(config.launch, f"check {config.name}: launch")
     cell = _steps(config.cell, f"check {config.name}: cell")
-    passes = tuple(str(step.argument) for step in launch + cell if step.action == "pass")
+    seeded = _steps(config.seeded_cell, f"check {config.name}: seeded_cell")
+    passes = _passes(launch + cell)
     for needed in ("cold", "warm"):
         if passes.count(needed) != 1:
             raise UsageError(
@@ -55,9 +64,41 @@ def parse_check(config: CheckConfig) -> Check:
             )
     if len(set(passes)) < len(passes):
         raise UsageError(f"check {config.name} names a pass twice: {', '.join(passes)}.")
-    if not config.file_l2 and any(step.action == "corrupt" for step in launch + cell):
+    if not config.file_l2 and any(step.action == "corrupt" for step in launch + cell + seeded):
         raise UsageError(f"check {config.name} has a corrupt step, which needs file_l2: true.")
-    return Check(config.name, launch, cell, passes)
+    if Step("seed") in launch + cell:
+        raise UsageError(f"check {config.name}: seed belongs into seeded_cell: elsewhere there is no target hit rate.")
+    if seeded:
+        _check_seeded(config.name, launch, cell, seeded)
+    return Check(config.name, launch, cell, seeded, passes)
+
+
+def check_targets(check: Check, targets: Iterable[float | None]) -> None:
+    """Refuses target hit rates that a check has no steps for.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    if not check.seeded_cell and any(target is not None for target in targets):
+        raise UsageError(
+            f"check {check.name} has no seeded_cell, so it can't bring a hit rate about: use sweep.hit_rates=[full] "
+            "or check=reset_warm."
+        )
+
+
+def _check_seeded(name: str, launch: tuple[Step, ...], cell: tuple[Step, ...], seeded: tuple[Step, ...]) -> None:
+    if _passes(seeded) != _passes(cell):
+        raise UsageError(
+            f"check {name}: seeded_cell has the passes {', '.join(_passes(seeded)) or 'none'} and cell has "
+            f"{', '.join(_passes(cell)) or 'none'}: they must be the same."
+        )
+    # What cold or an earlier cell has left in LMCache would be retrieved as well.
+    if seeded[0] != Step("clear") or seeded.count(Step("seed")) != 1:
+        raise UsageError(f"check {name}: seeded_cell must begin with clear and have one seed step.")
+
+
+def _passes(steps: Sequence[Step]) -> tuple[str, ...]:
+    return tuple(str(step.argument) for step in steps if step.action == "pass")
 
 
 def _steps(listed: Sequence[Any], where: str) -> tuple[Step, ...]:

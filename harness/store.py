@@ -7,6 +7,8 @@ results/<run id>/run.json  summary.csv
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import json
 import math
 import os
@@ -37,6 +39,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: int | None = None
 
     @classmethod
     def create(cls, results_dir: Path, run_id: str) -> RunFolder:
@@ -45,9 +48,7 @@ class RunFolder:
         Raises:
             UsageError: it exists already, or can't be written.
         """
-        if not run_id or Path(run_id).name != run_id or run_id in (".", ".."):
-            raise UsageError(f"run_id={run_id} must be a plain folder name.")
-        path = results_dir / run_id
+        path = results_dir / _plain("run_id", run_id)
         try:
             (path / "cells").mkdir(parents=True)
             (path / "launches").mkdir()
@@ -56,7 +57,49 @@ class RunFolder:
             raise UsageError(f"{path} exists already: choose another run_id or leave it out.") from error
         except OSError as error:
             raise UsageError(f"results_dir={results_dir} can't be written: {error.strerror}.") from error
-        return cls(path)
+        folder = cls(path)
+        folder.lock()
+        return folder
+
+    @classmethod
+    def reopen(cls, results_dir: Path, run_id: str) -> RunFolder:
+        """Takes the folder of a run that was cut short, and clears away the half cell that a killed one has left.
+
+        Raises:
+            UsageError: there is no such run, it still goes on, or its folder can't be written.
+        """
+        folder = cls(results_dir / _plain("resume", run_id))
+        if not (folder.path / "run.json").is_file():
+            raise UsageError(f"resume={run_id}: {results_dir} holds no run of that name.")
+        folder.lock()
+        try:
+            for half in (folder.path / "cells").glob("*.tmp-*"):
+                shutil.rmtree(half)
+            (folder.path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
+        except OSError as error:
+            raise UsageError(f"{folder.path} can't be written: {error.strerror}.") from error
+        return folder
+
+    def lock(self) -> None:
+        """Keeps other processes from writing this run as well; the kernel unlocks it when this one ends, however.
+
+        Raises:
+            UsageError: another process has it.
+        """
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.unlock()
+            raise UsageError(f"{self.path} is being written by another process: the run still goes on.") from error
+        except OSError:  # a file system without locks
+            self.unlock()
+
+    def unlock(self) -> None:
+        """Lets others have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def release_reserve(self) -> None:
         """Gives back the space that was kept for the last words of a run whose disk is full."""
@@ -67,6 +110,13 @@ class RunFolder:
         path = self.path / "launches" / launch_id
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def set_aside(self, launch_id: str) -> None:
+        """Renames what an earlier attempt at a launch has left to ``<launch id>.cut-<number>``: nothing is lost."""
+        path = self.path / "launches" / launch_id
+        if path.exists():
+            numbered = (path.with_name(f"{launch_id}.cut-{number}") for number in itertools.count(1))
+            path.rename(next(each for each in numbered if not each.exists()))
 
     def cell(self, cell_id: str) -> Path:
         """Folder of one finished cell; it exists only once the cell is complete."""
@@ -139,6 +189,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds a {type(data).__name__} where a JSON object belongs.")
     return data
+
+
+def _plain(field: str, run_id: str) -> str:
+    if not run_id or Path(run_id).name != run_id or run_id in (".", ".."):
+        raise UsageError(f"{field}={run_id} must be a plain folder name.")
+    return run_id
 
 
 def _replace(path: Path, write: Any) -> None:

@@ -1,14 +1,18 @@
-"""Budgets x repeats -> launches and their cells; budgets are written relative to N."""
+"""Budgets x hit rates x repeats -> launches and their cells; budgets are written relative to N."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
 
 from harness.config import SweepConfig
 from harness.errors import UsageError
 
 IN_BLOCKS = re.compile(r"^(?P<factor>\d+(\.\d+)?)?\s*\*?\s*N\s*(?P<offset>[+-]\s*\d+)?$")
+
+FULL = "full"
+"""The hit rate that retrieves all that can be retrieved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +56,53 @@ def budget_tokens(budget: object, block_size: int) -> int:
     return tokens
 
 
-def launches(sweep: SweepConfig, block_size: int) -> list[Launch]:
-    """All launches of a sweep, in the order in which they run.
+def hit_rate_target(rate: object) -> float | None:
+    """A target hit rate as a fraction of prompt tokens; None for ``full``.
 
     Raises:
-        UsageError: a budget is wrong, or two of them are the same number of tokens.
+        UsageError: neither ``full`` nor a number from 0 to 1.
+    """
+    if rate == FULL:
+        return None
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+        raise UsageError(
+            f"sweep.hit_rates: {rate!r} is no hit rate: write a number from 0 to 1, or full for all that is reachable."
+        )
+    return float(rate)
+
+
+def launches(sweep: SweepConfig, block_size: int) -> list[Launch]:
+    """All launches of a sweep, in the order in which they run: one per budget and repeat, with all its hit rates.
+
+    Raises:
+        UsageError: a budget or hit rate is wrong, or two of them are the same.
     """
     budgets = [budget_tokens(budget, block_size) for budget in sweep.budgets]
     if len(set(budgets)) < len(budgets):
         raise UsageError(f"sweep.budgets={sweep.budgets} names the same budget twice at N = {block_size}: {budgets}.")
-    return [_launch(budget, repeat) for repeat in range(1, sweep.repeats + 1) for budget in budgets]
+    targets = [hit_rate_target(rate) for rate in sweep.hit_rates]
+    if len(set(targets)) < len(targets):
+        raise UsageError(f"sweep.hit_rates={sweep.hit_rates} names the same hit rate twice.")
+    # The full cell retrieves what cold has stored; the others begin by clearing it.
+    targets.sort(key=lambda target: target is not None)
+    return [_launch(budget, targets, repeat) for repeat in range(1, sweep.repeats + 1) for budget in budgets]
 
 
-def _launch(budget: int, repeat: int) -> Launch:
-    name = f"budget{budget}-r{repeat}"
-    return Launch(name, budget, (Cell(f"budget{budget}-full-r{repeat}", budget, repeat),))
+def missing(plan: list[Launch], done: Container[str]) -> list[Launch]:
+    """What of a plan is still to be measured: launches with the cells that are not done, and none without."""
+    left = [replace(launch, cells=tuple(cell for cell in launch.cells if cell.id not in done)) for launch in plan]
+    return [launch for launch in left if launch.cells]
+
+
+def _launch(budget: int, targets: list[float | None], repeat: int) -> Launch:
+    cells = tuple(
+        Cell(f"budget{budget}-{_hit_rate_name(target)}-r{repeat}", budget, repeat, target) for target in targets
+    )
+    return Launch(f"budget{budget}-r{repeat}", budget, cells)
+
+
+def _hit_rate_name(target: float | None) -> str:
+    """``full``, ``hit0.50``, or more digits where two do not tell it."""
+    if target is None:
+        return FULL
+    return f"hit{target:.2f}" if round(target, 2) == target else f"hit{target!r}"

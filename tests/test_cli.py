@@ -54,6 +54,11 @@ BAD_OVERRIDES = [
     ("sweep.budgets=[2M-1]", "'2M-1' is no budget"),
     ("sweep.budgets=[10]", "less than one block of N = 64"),
     ("sweep.budgets=[2N-1,127]", "names the same budget twice at N = 64"),
+    ("sweep.hit_rates=[]", "sweep.hit_rates is empty"),
+    ("sweep.hit_rates=[97]", "sweep.hit_rates: 97 is no hit rate: write a number from 0 to 1"),
+    ("sweep.hit_rates=[0.5,0.5]", "sweep.hit_rates=[0.5, 0.5] names the same hit rate twice"),
+    ("check.seeded_cell=[clear,{pass: warm}]", "check reset_warm: seeded_cell must begin with clear and have one seed"),
+    ("resume=nope", "nope/run.json can't be read"),
     ("model.path=/nonexistent", "model.path=/nonexistent is not a folder"),
     ("model.path=~/x", "quote values that hold =, ~ or spaces"),
     ("model.path=null", "field 'model.path' is not Optional"),
@@ -113,6 +118,12 @@ def test_usage(argv: list[str], code: int, capsys: Captured) -> None:
     out = capsys.readouterr().out
     assert out.startswith("usage: python -m harness COMMAND")
     assert "  run " in out and "  report " in out
+
+
+def test_a_check_that_cannot_seed_refuses_a_hit_rate(tmp_path: Path, capsys: Captured) -> None:
+    argv = ["run", "engine=cpu", f"results_dir={tmp_path}", "check=bypassed", "sweep=hit_rate"]
+    assert main(argv) == 2
+    assert "error: check bypassed has no seeded_cell" in capsys.readouterr().err
 
 
 def test_the_composed_configuration_can_be_shown(tmp_path: Path, capsys: Captured) -> None:
@@ -200,6 +211,8 @@ def test_the_engine_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Path, "iterdir", lambda path: iter([Path("0000:01:00.0")]))
     assert with_engine(["task.limit=3"]) == ["task.limit=3", "engine=gpu"]
     assert with_engine(["engine=cpu"]) == ["engine=cpu"]
+    assert with_engine(["resume=x"]) == ["resume=x"], "the stored configuration has its engine"
+    assert with_engine(["resume=x", "task.limit=3"]) == ["resume=x", "task.limit=3", "engine=gpu"]
     monkeypatch.setattr(Path, "iterdir", lambda path: iter([]))
     assert with_engine(["task.limit=3"]) == ["task.limit=3"]
 

@@ -148,6 +148,19 @@ def test_contract(cell: dict[str, Any]) -> None:
     assert cell["gate"]["margin"] == 0.03
 
 
+def test_a_cell_at_hit_rate_0_takes_no_part_in_equivalence(tmp_path: Path) -> None:
+    """However the scores differ, nothing was retrieved that could be to blame."""
+    worse = evidence_of([pass_of("cold"), pass_of("warm", right=lambda _: False)], target=0.0)
+    nothing = with_flow(worse, "warm", external_hit=0, lookup_hit=0, retrieves_submitted=0, retrieves_finished=0)
+    cell = through_files(nothing, tmp_path)
+    assert (cell["verdict"], cell["paired"]) == ("pass", None)
+    assert cell["reasons"] == ["speed only: nothing is retrieved at hit rate 0"]
+    assert cell["hit_rate"] == {"target": 0.0, "reachable": 0.0, "measured": 0.0}
+    assert cell["speed"]["ttft_p50_cold_over_warm"] is not None
+    served = through_files(worse, tmp_path / "served")
+    assert served["verdict"] == "invalid" and "46,080 tokens" in served["reasons"][0]
+
+
 def test_cell_json_is_plain_json(cell: dict[str, Any], tmp_path: Path) -> None:
     json.dumps(cell, allow_nan=False)
     write_json(tmp_path / "cell.json", cell)

@@ -18,8 +18,8 @@ from stack_support import server_processes, shared_memory
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 
-def start(results: Path, *overrides: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "harness", "run", f"results_dir={results}", "run_id=run", *overrides]
+def start(results: Path, *overrides: str, run: str = "run_id=run") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "harness", "run", f"results_dir={results}", run, *overrides]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
@@ -96,3 +96,31 @@ def test_a_signal_stops_everything_and_keeps_what_was_measured(tmp_path: Path, s
     assert server_processes(tmp_path) == []
     assert shared_memory() <= before
     assert not ports & listening()
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    """SIGKILL in the second cell's warm pass: the first cell is kept, the second measured, and nothing is left."""
+    before = shared_memory()
+    run = start(tmp_path, "task.limit=30", "sweep.hit_rates=[full,0.5]", "check.launch=[clear,{pass: cold}]")
+    folder = tmp_path / "run"
+    warm = folder / "launches" / "budget127-r1" / "passes" / "budget127-hit0.50-r1" / "warm"
+    try:
+        wait_while(run, lambda: not warm.is_dir())
+    finally:
+        run.kill()
+        run.communicate()
+    kept = folder / "cells" / "budget127-full-r1" / "cell.json"
+    written = kept.stat().st_mtime_ns
+    assert json.loads((folder / "run.json").read_text())["status"] == "running"
+
+    changed = start(tmp_path, "task.limit=31", run="resume=run")
+    assert changed.wait() == 2
+    again = start(tmp_path, run="resume=run")
+    _, err = again.communicate()
+    assert again.returncode == 4, err  # 30 questions are too few to tell
+    record = json.loads((folder / "run.json").read_text())
+    assert (record["status"], record["verdict"], len(record["resumed"])) == ("complete", "inconclusive", 1)
+    assert sorted(path.name for path in (folder / "cells").iterdir()) == ["budget127-full-r1", "budget127-hit0.50-r1"]
+    assert kept.stat().st_mtime_ns == written
+    assert server_processes(tmp_path) == []
+    assert shared_memory() <= before

@@ -1,4 +1,4 @@
-"""One real launch, three cells: equal, damaged, bypassed.
+"""One real launch, six cells: equal, damaged, bypassed, served locally, half seeded, nothing seeded.
 
 At concurrency 1 the batch never differs between passes, so a warm pass must repeat every token and logprob.
 """
@@ -29,6 +29,7 @@ from harness.session import LaunchSession
 from harness.steps import Step
 from harness.store import RunFolder
 from harness.sweep import Cell, launches
+from harness.workload.seeding import first_chunks
 from harness.workload.tasks import load_task
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
@@ -46,7 +47,12 @@ CELLS = {
     ],
     "bypassed": [Step("clear"), Step("pass", "warm")],
     "served_locally": [Step("pass", "warm")],
+    "half": [Step("clear"), Step("seed"), Step("reset_local"), Step("pass", "warm")],
+    "nothing": [Step("clear"), Step("seed"), Step("reset_local"), Step("pass", "warm")],
 }
+
+TARGETS = {"half": 0.5, "nothing": 0.0}
+"""Hit rates asked for; the other cells take all that is there."""
 
 
 @dataclass
@@ -83,7 +89,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
         session.prepare()
         session.take([Step("clear"), Step("pass", "cold"), Step("pass", "local_warm")])
         for name, steps in CELLS.items():
-            result.cells[name] = session.measure(Cell(name, launch.budget, 1), steps)
+            result.cells[name] = session.measure(Cell(name, launch.budget, 1, TARGETS.get(name)), steps)
             # Only equality needs a batch that never differs; the other cells are about the verdict.
             config.load.concurrency = 8
     yield result
@@ -157,6 +163,23 @@ def test_a_warm_pass_served_by_vllm_itself_is_invalid(measured: Measured) -> Non
     cell = measured.cells["served_locally"]
     assert cell["verdict"] == "invalid"
     assert "warm_no_local_hit" in {check["check"] for check in cell["validity"] if not check["ok"]}
+
+
+def test_every_prompt_hits_exactly_what_was_seeded(measured: Measured) -> None:
+    cell = measured.cells["half"]
+    assert cell["verdict"] == "pass", cell["reasons"]
+    assert cell["hit_rate"]["measured"] == cell["hit_rate"]["reachable"] == pytest.approx(0.5, abs=0.001)
+    warm = measured.requests("half", "warm")
+    lengths = {int(doc_id): int(tokens) for doc_id, tokens in zip(warm.index, warm["sent_tokens"], strict=True)}
+    seeded = first_chunks(lengths, 64, 0.5, seed=0)
+    assert list(warm["cached_tokens"]) == [64 * seeded[doc_id] for doc_id in lengths]
+    assert set(seeded.values()) == {3, 4}, "of six blocks, spread evenly"
+
+
+def test_hit_rate_0_retrieves_nothing(measured: Measured) -> None:
+    cell = measured.cells["nothing"]
+    assert (cell["verdict"], cell["hit_rate"]["measured"]) == ("pass", 0.0), cell["reasons"]
+    assert (measured.requests("nothing", "warm")["cached_tokens"] == 0).all()
 
 
 def test_the_verdict_follows_from_the_files_alone(measured: Measured) -> None:

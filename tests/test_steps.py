@@ -12,7 +12,7 @@ from harness.cli import configs_folder
 from harness.config import CheckConfig
 from harness.corruption import Corruption
 from harness.errors import UsageError
-from harness.steps import Check, Step, parse_check
+from harness.steps import Check, Step, check_targets, parse_check
 
 SHIPPED = sorted((configs_folder() / "check").glob("*.yaml"))
 
@@ -21,8 +21,8 @@ WARM: dict[str, Any] = {"pass": "warm"}
 CORRUPT: dict[str, Any] = {"corrupt": {"kind": "flipped_bytes", "group": 0, "share": 0.01}}
 
 
-def check(launch: list[Any], cell: list[Any], *, file_l2: bool = False) -> Check:
-    return parse_check(CheckConfig(name="test", launch=launch, cell=cell, file_l2=file_l2))
+def check(launch: list[Any], cell: list[Any], *, seeded: list[Any] | None = None, file_l2: bool = False) -> Check:
+    return parse_check(CheckConfig("test", launch, cell, seeded or [], file_l2))
 
 
 def test_there_are_checks() -> None:
@@ -45,6 +45,10 @@ def test_the_main_check() -> None:
     # Warm retrieves what the cold pass it is compared with has stored, so nothing is cleared in between.
     steps = parsed.launch + parsed.cell
     assert Step("clear") not in steps[steps.index(Step("pass", "cold")) :]
+    # A target hit rate: what cold has stored must not be there.
+    seeded = (Step("clear"), Step("seed"), Step("reset_local"), Step("pass", "warm"))
+    assert parsed.steps_for(0.5) == parsed.steps_for(0.0) == seeded
+    assert parsed.steps_for(None) == parsed.cell
 
 
 def test_steps() -> None:
@@ -62,8 +66,9 @@ def test_steps() -> None:
     ("step", "told"),
     [
         ("claer", "launch, step 2: 'claer' is no step; did you mean clear?"),
-        ("warp", "'warp' is no step; known: clear, clear_l1, reset_local, pass, corrupt."),
+        ("warp", "'warp' is no step; known: clear, clear_l1, reset_local, seed, pass, corrupt."),
         ({"restart": None}, "'restart' is no step"),
+        ({"seed": 0.5}, "seed takes no argument"),
         ({"clear": None}, "clear takes no argument: write `- clear`, without a colon."),
         ({"reset_local": "vllm"}, "reset_local takes no argument"),
         ("pass", "'pass' is not complete: write `pass: NAME`"),
@@ -99,6 +104,40 @@ def test_what_is_no_step(step: Any, told: str) -> None:
 def test_a_check_compares_one_cold_with_one_warm_pass(launch: list[Any], cell: list[Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         check(launch, cell)
+
+
+@pytest.mark.parametrize(
+    ("seeded", "told"),
+    [
+        (["clear", "seed"], "seeded_cell has the passes none and cell has warm: they must be the same"),
+        (["clear", "seed", WARM, {"pass": "again"}], "seeded_cell has the passes warm, again and cell has warm"),
+        (["seed", WARM], "seeded_cell must begin with clear and have one seed step"),
+        (["seed", "clear", WARM], "must begin with clear"),
+        (["clear", WARM], "have one seed step"),
+        (["clear", "seed", "seed", WARM], "have one seed step"),
+        (["clear", "sede", WARM], "seeded_cell, step 2: 'sede' is no step; did you mean seed?"),
+        (["clear", "seed", CORRUPT, WARM], "has a corrupt step, which needs file_l2: true"),
+    ],
+)
+def test_a_seeded_cell_clears_seeds_and_measures_what_the_other_cells_do(seeded: list[Any], told: str) -> None:
+    assert check([COLD], [WARM], seeded=["clear", "seed", "reset_local", WARM]).seeded_cell
+    with pytest.raises(UsageError, match=told):
+        check([COLD], [WARM], seeded=seeded)
+
+
+@pytest.mark.parametrize(("launch", "cell"), [([COLD, "seed"], [WARM]), ([COLD], ["seed", WARM])])
+def test_seeding_needs_a_target(launch: list[Any], cell: list[Any]) -> None:
+    with pytest.raises(UsageError, match="seed belongs into seeded_cell"):
+        check(launch, cell)
+
+
+def test_a_check_without_seeded_cells_refuses_target_hit_rates() -> None:
+    plain = check([COLD], [WARM])
+    check_targets(plain, [None])
+    check_targets(check([COLD], [WARM], seeded=["clear", "seed", WARM]), [None, 0.5, 0.0])
+    for target in (0.5, 0.0):
+        with pytest.raises(UsageError, match=r"check test has no seeded_cell.*sweep\.hit_rates=\[full\]"):
+            check_targets(plain, [None, target])
 
 
 def test_corruption_needs_files() -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
 
+import pytest
+from stack_support import composed
+from tokenizers import Tokenizer
+
+from harness.cli import configs_folder
 from harness.config import SweepConfig
 from harness.errors import UsageError
-from harness.sweep import budget_tokens, launches
+from harness.pocket import CHECKPOINT
+from harness.pocket.ruler import POCKET_RULER
+from harness.sweep import Launch, budget_tokens, hit_rate_target, launches, missing
+from harness.workload.pocket import pocket_problems
+from harness.workload.seeding import check_target, reachable_rate
 
 
-def sweep(*budgets: object, repeats: int = 1) -> SweepConfig:
-    return SweepConfig(name="test", budgets=list(budgets), repeats=repeats)
+def sweep(*budgets: object, hit_rates: Sequence[object] = ("full",), repeats: int = 1) -> SweepConfig:
+    return SweepConfig(name="test", budgets=list(budgets), hit_rates=list(hit_rates), repeats=repeats)
+
+
+def ids(plan: list[Launch]) -> list[str]:
+    return [cell.id for launch in plan for cell in launch.cells]
 
 
 @pytest.mark.parametrize(
@@ -78,3 +91,80 @@ def test_the_same_budget_twice_is_refused() -> None:
 def test_every_budget_is_checked_before_anything_runs() -> None:
     with pytest.raises(UsageError, match="less than one block"):
         launches(sweep("2N-1", 10), 64)
+
+
+def test_a_cell_per_hit_rate_and_the_full_one_first() -> None:
+    """The full cell retrieves what cold has stored, and every seeded one begins by clearing it."""
+    plan = launches(sweep("N", "2N-1", hit_rates=(0, 0.5, "full", 0.97), repeats=2), 64)
+    assert [launch.id for launch in plan] == ["budget64-r1", "budget127-r1", "budget64-r2", "budget127-r2"]
+    assert [cell.target for cell in plan[1].cells] == [None, 0.0, 0.5, 0.97]
+    assert ids(plan[1:2]) == [
+        "budget127-full-r1",
+        "budget127-hit0.00-r1",
+        "budget127-hit0.50-r1",
+        "budget127-hit0.97-r1",
+    ]
+    assert len(set(ids(plan))) == 16
+    assert all(cell.budget == launch.budget for launch in plan for cell in launch.cells)
+
+
+def test_hit_rates_keep_their_digits_in_names() -> None:
+    close = (0.5, 0.501, 0.125, 0.12, 1)
+    assert ids(launches(sweep("N", hit_rates=close), 64)) == [
+        "budget64-hit0.50-r1",
+        "budget64-hit0.501-r1",
+        "budget64-hit0.125-r1",
+        "budget64-hit0.12-r1",
+        "budget64-hit1.00-r1",
+    ]
+
+
+@pytest.mark.parametrize("rate", ["", "half", "0.5", "Full", -0.1, 1.01, 97, True, None, float("nan"), [0.5]])
+def test_what_is_no_hit_rate(rate: object) -> None:
+    with pytest.raises(UsageError, match="is no hit rate: write a number from 0 to 1, or full") as caught:
+        hit_rate_target(rate)
+    assert repr(rate) in str(caught.value)
+
+
+def test_the_same_hit_rate_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="names the same hit rate twice"):
+        launches(sweep("N", hit_rates=(0, 0.5, 0.0)), 64)
+
+
+def test_what_is_left_of_a_plan() -> None:
+    plan = launches(sweep("N", "2N-1", hit_rates=("full", 0.5)), 64)
+    assert missing(plan, set()) == plan
+    left = missing(plan, {"budget64-full-r1", "budget64-hit0.50-r1", "budget127-full-r1", "of another plan"})
+    assert [launch.id for launch in left] == ["budget127-r1"]
+    assert ids(left) == ["budget127-hit0.50-r1"]
+    assert missing(plan, set(ids(plan))) == []
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (configs_folder() / "sweep").glob("*.yaml")))
+def test_shipped_sweeps_can_be_reached_with_the_prompts_that_they_ask_for(name: str) -> None:
+    config = composed(f"sweep={name}")
+    assert config.sweep.name == name
+    tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+    problems = pocket_problems(config.task, 64, POCKET_RULER)
+    lengths = [len(tokenizer.encode(problem.context + problem.question).ids) for problem in problems]
+    for launch in launches(config.sweep, 64):
+        for cell in launch.cells:
+            check_target(lengths, 64, cell.target)
+            if cell.target is not None:
+                assert reachable_rate(lengths, 64, cell.target) == pytest.approx(cell.target, abs=0.001)
+
+
+def test_the_sweep_of_batched_tokens() -> None:
+    plan = launches(composed("sweep=batched_tokens").sweep, 64)
+    assert [launch.budget for launch in plan] == [64, 80, 96, 127, 128, 256]
+    assert all([cell.target for cell in launch.cells] == [0.0, 0.5, 0.97] for launch in plan)
+
+
+def test_the_sweep_of_hit_rates() -> None:
+    (launch,) = launches(composed("sweep=hit_rate").sweep, 64)
+    assert (launch.budget, len(launch.cells)) == (127, 8)
+
+
+def test_a_sweep_may_be_given_other_prompts() -> None:
+    task = composed("sweep=hit_rate", "task.tail_tokens=null", "task.blocks=40").task
+    assert (task.tail_tokens, task.blocks, task.limit) == (None, 40, 300)

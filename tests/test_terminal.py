@@ -226,6 +226,7 @@ def test_summary_has_a_row_per_pass(cell: Cell) -> None:
     warm = frame.iloc[3]
     assert (warm["budget"], warm["repeat"], warm["n"], warm["score"], warm["wall_s"]) == (127, 1, 120, 0.9, 2.0)
     assert warm["hit_rate_measured"] == warm["hit_rate_target"] == pytest.approx(46080 / 50760)
+    assert warm["hit_rate_reachable"] == pytest.approx(46080 / 50760)
     assert warm["ttft_p50_s"] == pytest.approx(0.2595)
     assert (warm["running_mean"], warm["running_max"]) == (3.0, 4.0)
     assert (warm["external_hit_tokens"], warm["local_hit_tokens"]) == (46080, 0)

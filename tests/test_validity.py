@@ -164,7 +164,8 @@ DOCTORED: list[tuple[str, Callable[[], Evidence], str]] = [
     (
         "warm_hit_rate",
         lambda: replace(healthy(), facts=replace(healthy().facts, target=0.5)),
-        f"{HITS / ASKED:.3f} of prompt tokens (required: 0.500 ± 0.02)",
+        # Nearest to half of 50,760 tokens are 397 blocks of 64.
+        f"{HITS / ASKED:.3f} of prompt tokens (required: 0.501 ± 0.02)",
     ),
     (
         "warm_no_local_hit",
@@ -206,6 +207,59 @@ def test_one_thing_wrong_fails_one_check_and_says_how_much(
     missed = misses(doctor())
     assert list(missed) == [check]
     assert told in missed[check].sentence
+
+
+def at_rate(target: float, *, blocks: int) -> Evidence:
+    """A cell with a target whose warm pass retrieved ``blocks`` blocks in all; every other counter agrees."""
+    served = with_flow(
+        warm_served(blocks * N), "warm", retrieves_submitted=min(blocks, 120), retrieves_finished=min(blocks, 120)
+    )
+    return replace(served, facts=replace(served.facts, target=target))
+
+
+def test_a_target_is_held_to_what_is_reachable() -> None:
+    assert not misses(at_rate(0.5, blocks=397))
+    assert not misses(at_rate(0.5, blocks=397 + 15)), "0.0189 above"
+    for blocks in (397 + 17, 397 - 17):
+        assert set(misses(at_rate(0.5, blocks=blocks))) == {"warm_hit_rate"}
+
+
+def test_all_that_was_stored_where_less_was_asked_for_is_invalid() -> None:
+    """A seeded cell that was not cleared first retrieves what cold has stored as well."""
+    assert set(misses(at_rate(0.5, blocks=720))) == {"warm_hit_rate"}
+
+
+def test_a_speed_only_cell_retrieves_nothing_and_needs_no_score() -> None:
+    cell = at_rate(0.0, blocks=0)
+    assert not misses(replace(cell, facts=replace(cell.facts, floor=1.0)))
+    assert [check.check for check in check_validity(cell, GATE)] == [
+        "same_prompts",
+        "all_scored",
+        "no_request_failed",
+        "prompts_whole",
+        "cold_not_retried",
+        "cold_no_external_hit",
+        "cold_no_local_hit",
+        "cold_not_corrupted",
+        "stores_landed",
+        "warm_no_external_hit",
+        "warm_no_local_hit",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"external_hit": 64}, "vLLM counted 64 tokens, LMCache found 0 tokens (required: 0 tokens)"),
+        ({"lookup_hit": 64}, "vLLM counted 0 tokens, LMCache found 64 tokens"),
+        ({"external_hit": None}, "vLLM counted an unreported number of tokens"),
+        ({"lookup_hit": None}, "LMCache found an unreported number of tokens"),
+    ],
+)
+def test_a_single_hit_of_a_speed_only_cell_is_invalid(changes: dict[str, float | None], told: str) -> None:
+    missed = misses(with_flow(at_rate(0.0, blocks=0), "warm", **changes))
+    assert list(missed) == ["warm_no_external_hit"]
+    assert told in missed["warm_no_external_hit"].sentence
 
 
 def test_every_check_has_evidence_that_fails_it() -> None:

@@ -9,7 +9,7 @@ import pytest
 from harness.config import GateConfig
 from harness.equivalence.paired import PairedTable, loss_p, mcnemar_p, needed_n, tost_p
 from harness.equivalence.validity import ValidityCheck
-from harness.equivalence.verdict import Decision, Verdict, decide, exit_code, run_verdict
+from harness.equivalence.verdict import Decision, Verdict, decide, decide_speed_only, exit_code, run_verdict
 
 GATE = GateConfig(name="test")
 THRESHOLD = GateConfig(name="test", mode="threshold", tolerance=0.05)
@@ -194,3 +194,10 @@ def test_a_run_is_the_worst_of_its_cells() -> None:
 def test_exit_codes(verdict: Verdict, fail: int, warn: int) -> None:
     assert exit_code(verdict, "fail") == fail
     assert exit_code(verdict, "warn") == warn
+
+
+def test_speed_only_is_valid_or_not() -> None:
+    assert decide_speed_only([HELD]).verdict is Verdict.PASS
+    decision = decide_speed_only([HELD, MISSED])
+    assert decision.verdict is Verdict.INVALID
+    assert decision.reasons == ("nothing was retrieved: 0 tokens (required: above 0)",)

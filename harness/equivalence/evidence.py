@@ -34,6 +34,11 @@ class CellFacts:
     """Cold scores at or below this prove nothing."""
     prompt_set_sha256: str
 
+    @property
+    def speed_only(self) -> bool:
+        """Whether nothing is to be retrieved, so that there is nothing to judge but speed."""
+        return self.target == 0
+
 
 @dataclass(frozen=True, slots=True)
 class PassEvidence:

@@ -20,7 +20,7 @@ from harness.equivalence.paired import (
     tost_p,
 )
 from harness.equivalence.validity import check_validity, hit_rate
-from harness.equivalence.verdict import decide
+from harness.equivalence.verdict import decide, decide_speed_only
 from harness.errors import HarnessError
 from harness.measure.summary import summarize_pass
 
@@ -33,8 +33,8 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
     """
     facts = evidence.facts
     validity = check_validity(evidence, gate)
-    table = pair(evidence.passes["cold"], evidence.passes["warm"])
-    decision = decide(validity, table, gate)
+    table = None if facts.speed_only else pair(evidence.passes["cold"], evidence.passes["warm"])
+    decision = decide_speed_only(validity) if facts.speed_only else decide(validity, table, gate)
     passes = {
         name: summarize_pass(each.requests, each.samples, each.timeline, each.flow, each.wall_s)
         for name, each in evidence.passes.items()

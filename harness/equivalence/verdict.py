@@ -47,6 +47,14 @@ def decide(validity: Sequence[ValidityCheck], table: PairedTable | None, gate: G
     return _by_tests(table, gate)
 
 
+def decide_speed_only(validity: Sequence[ValidityCheck]) -> Decision:
+    """The verdict of a cell at hit rate 0: it takes no part in equivalence, and may only be invalid or not."""
+    missed = tuple(check.sentence for check in validity if not check.ok)
+    if missed:
+        return Decision(Verdict.INVALID, missed)
+    return Decision(Verdict.PASS, ("speed only: nothing is retrieved at hit rate 0",))
+
+
 def run_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """A run passes if all its cells do; otherwise it is the worst of them, and invalid without any."""
     seen = set(verdicts)

@@ -129,6 +129,7 @@ def summary_frame(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
                     "budget": cell["budget"],
                     "repeat": cell["repeat"],
                     "hit_rate_target": cell["hit_rate"]["target"],
+                    "hit_rate_reachable": cell["hit_rate"]["reachable"],
                     "hit_rate_measured": cell["hit_rate"]["measured"],
                     "pass": name,
                     "score": each["score"],

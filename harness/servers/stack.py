@@ -22,6 +22,13 @@ from harness.servers.vllm import VllmServer
 
 Notify = Callable[[str], None]
 
+SCRATCH_PREFIX = "harness-"
+
+
+def scratch_folder(temporary: str) -> Path | None:
+    """The temporary folder of a server, if it is one that a launch made for it."""
+    return Path(temporary) if Path(temporary).name.startswith(SCRATCH_PREFIX) else None
+
 
 class Stack:
     """One server launch; a context manager that stops what it started on every exit path.
@@ -52,7 +59,7 @@ class Stack:
         self.leftovers: list[Path] = []
         self._lmcache_port, self._lmcache_http_port, self._vllm_port = free_ports(3)
         # Of this launch alone: vLLM leaves its sockets in the temporary folder. Short, since a socket's path is.
-        self._scratch = Path(tempfile.gettempdir()) / f"harness-{uuid.uuid4().hex[:12]}"
+        self._scratch = Path(tempfile.gettempdir()) / f"{SCRATCH_PREFIX}{uuid.uuid4().hex[:12]}"
         self._l2_dir = self._scratch / "l2" if config.check.file_l2 else None
         self.commands = {
             "lmcache": lmcache_command(

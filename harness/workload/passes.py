@@ -16,7 +16,9 @@ from typing import Any
 import pandas as pd
 
 from harness.config import LoadConfig, TaskConfig
+from harness.errors import ServerError
 from harness.measure.batch import BatchSample, BatchSampler
+from harness.measure.counters import token_flow
 from harness.servers.stack import Stack
 from harness.store import write_frame, write_json
 from harness.workload.client import Target, send_all
@@ -36,18 +38,20 @@ def run_pass(
     task_config: TaskConfig,
     load: LoadConfig,
     prompts: Sequence[Prompt],
+    order: str | None = None,
     on_done: Callable[[], None] = lambda: None,
 ) -> None:
     """Sends and scores the prompts in the order of this pass, then waits until LMCache has settled.
 
     Args:
-        name: of the pass; it also seeds the order.
+        name: of the pass.
         stack: servers that are up.
         folder: where the pass is written; made here.
         task: the lm-eval task that the prompts were built from.
         task_config: which of its scores counts.
         load: concurrency and limits.
         prompts: what is sent, each once.
+        order: seeds the order of the prompts; None is the name, which does where no other pass has it.
         on_done: called after every request.
 
     Raises:
@@ -59,7 +63,8 @@ def run_pass(
     folder.mkdir(parents=True)
     before = stack.snapshot()
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    sending = _Sending(name, stack, folder, load, prompts, on_done)
+    ordered = [prompts[index] for index in order_for(order or name, len(prompts), load.seed)]
+    sending = _Sending(name, stack, folder, load, ordered, on_done)
     samples = score_pass(task, task_config, prompts, sending.send)
     write_frame(folder / "samples.parquet", samples.assign(**{"pass": name}))
     settled = stack.lmcache.wait_until_settled()
@@ -89,6 +94,46 @@ def warm_up(stack: Stack, load: LoadConfig, prompts: Sequence[Prompt]) -> None:
         stack.vllm.reset_prefix_cache()
 
 
+def seed_prefixes(
+    stack: Stack, load: LoadConfig, requests: Sequence[Prompt], on_done: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Sends the prefixes that are to be in LMCache, and waits until their stores have landed.
+
+    Args:
+        stack: servers that are up, both caches empty.
+        load: concurrency and limits.
+        requests: see :func:`harness.workload.seeding.prefixes`.
+        on_done: called after every request.
+
+    Returns:
+        What was seen: requests, tokens, and the chunks that LMCache wrote, all of its object groups together (null
+        where it does not report them).
+
+    Raises:
+        ServerError: a request was not answered, so its prefix may be missing; or stores never land.
+    """
+    records: list[RequestRecord] = []
+
+    def done(record: RequestRecord) -> None:
+        records.append(record)
+        on_done()
+
+    before = stack.snapshot()
+    ordered = [requests[index] for index in order_for("seed", len(requests), load.seed)]
+    asyncio.run(send_all(ordered, Target(stack.vllm.http.url, stack.vllm.model), load, done))
+    if failed := [record.error for record in records if record.error]:
+        raise ServerError(
+            f"{len(failed)} of {len(requests)} prefixes were not seeded, the first because {failed[0]}: LMCache does "
+            "not hold what the cell's hit rate needs."
+        )
+    stack.lmcache.wait_until_settled()
+    return {
+        "requests": len(requests),
+        "tokens": sum(len(request.token_ids) for request in requests),
+        "chunks_written": token_flow(before, stack.snapshot()).chunks_written,
+    }
+
+
 class _Sending:
     """The timed part of a pass; its requests and timeline are written even when it is cut short."""
 
@@ -98,12 +143,12 @@ class _Sending:
         stack: Stack,
         folder: Path,
         load: LoadConfig,
-        prompts: Sequence[Prompt],
+        ordered: Sequence[Prompt],
         on_done: Callable[[], None],
     ) -> None:
         self.name, self.folder, self.load, self.on_done = name, folder, load, on_done
         self.target = Target(stack.vllm.http.url, stack.vllm.model)
-        self.ordered = [prompts[index] for index in order_for(name, len(prompts), load.seed)]
+        self.ordered = ordered
         self.sampler = BatchSampler(self.target.url, load.sample_hz)
         self.records: list[RequestRecord] = []
         self.wall_s = 0.0

@@ -43,14 +43,19 @@ def shared_first_blocks(prompts: Sequence[Prompt], block_size: int) -> int:
     return len(firsts) - len(set(firsts))
 
 
-def order_for(pass_name: str, count: int, seed: int) -> list[int]:
-    """Positions 0..count-1 in the order of one pass: the same for a seed, another one for every pass.
+def order_for(traversal: str, count: int, seed: int) -> list[int]:
+    """Positions 0..count-1 in the order of one traversal: the same for a seed, another one for every traversal.
 
-    Warm must not follow cold's order: a load that does nothing could then find its old, still correct block in
-    place.
+    Warm must not follow the order of cold, of what seeded it, or of another cell's warm: a load that does nothing
+    could then find its old, still correct block in place.
+
+    Args:
+        traversal: what tells it from all others of a launch: the pass, and the cell where it belongs to one.
+        count: prompts.
+        seed: of the run.
     """
     order = list(range(count))
-    random.Random(f"{seed}/{pass_name}").shuffle(order)
+    random.Random(f"{seed}/{traversal}").shuffle(order)
     return order
 
 

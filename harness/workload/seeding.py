@@ -1,0 +1,123 @@
+"""Hit rates: how many first chunks of each prompt must be in LMCache so that a pass retrieves a target share.
+
+LMCache stores and finds whole chunks of C tokens (C = N unless configured), always from a prompt's beginning, and a
+prompt's last token is always computed.  So of a prompt of L tokens at most m = floor((L - 1) / C) chunks can hit, and
+a set of prompts can hit at the rates K C / sum(L) for K = 0 ... sum(m), and at no others.  For a target rate t:
+
+* K = t sum(L) / C, rounded to the nearest whole number, at most sum(m): no other K is nearer;
+* every prompt gets its share of K: prompt i, whose offset u is drawn once from (0, 1), has its chunks j = 1 ... m at
+  the places (j - u) / m between 0 and 1, and the K first places of all prompts are seeded.  A prompt's chunks come in
+  order, so they are its first ones; prompts of equal length get numbers that differ by one at most; and a higher
+  target seeds what a lower one does, and more.
+
+Pure: lengths in, numbers out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from harness.errors import UsageError
+from harness.workload.prompts import Prompt, whole_blocks
+
+FARTHEST = 0.05
+"""A target further than this from what can be reached is refused, as a fraction of prompt tokens."""
+
+
+def total_chunks(lengths: Iterable[int], chunk_size: int, target: float | None) -> int:
+    """Chunks of all prompts together that bring the hit rate nearest to a target.
+
+    Args:
+        lengths: prompt lengths in tokens.
+        chunk_size: C in tokens.
+        target: hit rate as a fraction of all prompt tokens; None is all that can be reached.
+    """
+    counted = list(lengths)
+    most = sum(whole_blocks(length, chunk_size) for length in counted)
+    return most if target is None else min(most, round(target * sum(counted) / chunk_size))
+
+
+def reachable_rate(lengths: Iterable[int], chunk_size: int, target: float | None) -> float:
+    """The hit rate nearest to a target that these prompts can have, as a fraction of prompt tokens; see above."""
+    counted = list(lengths)
+    return total_chunks(counted, chunk_size, target) * chunk_size / sum(counted)
+
+
+def first_chunks(lengths: Mapping[int, int], chunk_size: int, target: float | None, seed: int) -> dict[int, int]:
+    """How many first chunks of each prompt to seed for a target hit rate.
+
+    Args:
+        lengths: prompt id -> length in tokens.
+        chunk_size: C in tokens.
+        target: hit rate as a fraction of all prompt tokens; None is all that can be reached.
+        seed: of the offsets; the same seed chooses the same chunks, whatever the order of ``lengths``.
+
+    Returns:
+        Prompt id -> number of first chunks, 0 included.
+    """
+    rng = random.Random(f"{seed}/seed")
+    places: list[tuple[float, int]] = []
+    for doc_id in sorted(lengths):
+        most, offset = whole_blocks(lengths[doc_id], chunk_size), rng.random()
+        places += [((chunk - offset) / most, doc_id) for chunk in range(1, most + 1)]
+    counts = dict.fromkeys(sorted(lengths), 0)
+    for _, doc_id in sorted(places)[: total_chunks(lengths.values(), chunk_size, target)]:
+        counts[doc_id] += 1
+    return counts
+
+
+def prefixes(prompts: Sequence[Prompt], counts: Mapping[int, int], chunk_size: int) -> list[Prompt]:
+    """Requests that leave exactly the chosen first chunks of each prompt in LMCache.
+
+    A request of k C tokens stores k chunks; its one output token, the fewest that vLLM accepts, is never computed
+    further, so nothing beyond the prefix is stored.
+
+    Args:
+        prompts: what the passes send.
+        counts: prompt id -> number of first chunks; prompts with 0 or without an entry are left out.
+        chunk_size: C in tokens.
+
+    Raises:
+        ValueError: a prompt has fewer whole chunks than asked for.
+    """
+    seeded = []
+    for prompt in prompts:
+        count = counts.get(prompt.doc_id, 0)
+        if count * chunk_size > len(prompt.token_ids):
+            raise ValueError(f"prompt {prompt.doc_id} has {len(prompt.token_ids)} tokens, not {count} x {chunk_size}")
+        if count:
+            seeded.append(
+                replace(prompt, text="", token_ids=prompt.token_ids[: count * chunk_size], stop=(), max_tokens=1)
+            )
+    return seeded
+
+
+def check_target(lengths: Sequence[int], chunk_size: int, target: float | None) -> None:
+    """Refuses a target hit rate that these prompts can't come near.
+
+    Args:
+        lengths: prompt lengths in tokens.
+        chunk_size: C in tokens.
+        target: hit rate as a fraction of all prompt tokens; None is all that can be reached, whatever it is.
+
+    Raises:
+        UsageError: in one sentence, with what can be reached.
+    """
+    if not target:
+        return
+    reachable, most = (reachable_rate(lengths, chunk_size, each) for each in (target, None))
+    if abs(reachable - target) > FARTHEST:
+        raise UsageError(
+            f"sweep.hit_rates: {target:g} can't be reached: of the {sum(lengths):,} tokens of {len(lengths)} prompts "
+            f"LMCache can serve {most:.3f} in whole chunks of {chunk_size}, and nearest to {target:g} is "
+            f"{reachable:.3f}, more than {FARTHEST:g} away: lower it, or make prompts longer (task.blocks) and their "
+            "tails shorter (task.tail_tokens)."
+        )
+    if reachable == 0:
+        raise UsageError(
+            f"sweep.hit_rates: {target:g} is less than half a chunk of {chunk_size} tokens, of {sum(lengths):,} prompt "
+            "tokens: nothing would be retrieved. Raise it, ask more questions (task.limit), or write 0 to measure "
+            "speed only."
+        )
