@@ -183,12 +183,18 @@ class GateConfig:
 
     name: str = MISSING
     mode: str = "tost"
-    """``tost`` (equivalence test on paired scores) or ``threshold`` (LMCache's rule: |difference| <= tolerance)."""
+    """``tost`` (equivalence test on paired scores, and drift), ``threshold`` (the harness's validity checks, then
+    |difference| <= tolerance) or ``lmcache_ci`` (LMCache's own rule with its own numbers and no other check)."""
     margin: float = 0.03
     """Largest score difference that counts as the same, as a fraction of questions."""
     alpha: float = 0.05
     tolerance: float = 0.05
     """For ``mode=threshold``."""
+    drift_margin_nats: float = 0.1
+    """Smallest |Δlogprob| of one token that drift counts as a difference. 0.1 nats change a token's probability by
+    a factor of 1.105. Source: servers' own tests accept less between implementations in half precision, 0.01 nats
+    plus 1 % (vLLM, tests/samplers/test_logprobs.py) and 0.03 nats (SGLang, test_generation_models.py); and healthy
+    passes of the CPU engine differ by 1e-4 at most."""
     hit_rate_tolerance: float = 0.02
     """Largest gap between measured and reachable hit rate, as a fraction of prompt tokens."""
     local_hit_tolerance: float = 0.005
@@ -238,7 +244,7 @@ class RunConfig:
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "gate.mode": ("tost", "threshold"),
+    "gate.mode": ("tost", "threshold", "lmcache_ci"),
     "gate.on_inconclusive": ("fail", "warn"),
     "engine.name": ("cpu", "gpu"),
     "task.name": ("pocket", "gsm8k"),
@@ -275,6 +281,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "gate.margin": (1e-6, 0.999),
     "gate.alpha": (1e-9, 0.49),
     "gate.tolerance": (0, 1),
+    "gate.drift_margin_nats": (1e-6, 100),
     "gate.hit_rate_tolerance": (0, 1),
     "gate.local_hit_tolerance": (0, 1),
 }

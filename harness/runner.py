@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import RunConfig
-from harness.equivalence.verdict import Verdict, exit_code, run_verdict
+from harness.equivalence.verdict import Verdict, exit_code, judge_run
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.measure.provenance import provenance, versions, without_secrets_in
 from harness.model.predict import predicted_sizes
@@ -155,6 +155,7 @@ class RunRecord:
             "run_id": folder.path.name,
             "status": "running",
             "verdict": None,
+            "reasons": [],
             "error": None,
             "model": config.model.name,
             "unified_block_size": None,
@@ -242,10 +243,11 @@ class RunRecord:
     def finish(self, status: str, error: str | None = None) -> Verdict:
         """Closes the run with what its complete cells came to."""
         cells = self.folder.cells()
-        verdict = run_verdict(Verdict(cell["verdict"]) for cell in cells)
+        decision = judge_run(cells)
         self.data |= {
             "status": status,
-            "verdict": verdict.value if status == "complete" else None,
+            "verdict": decision.verdict.value if status == "complete" else None,
+            "reasons": list(decision.reasons) if status == "complete" else [],
             "error": error,
             "finished_at": _now(),
         }
@@ -254,7 +256,7 @@ class RunRecord:
         if cells:
             write_frame(self.folder.path / "summary.csv", summary_frame(cells))
         self.folder.unlock()
-        return verdict
+        return decision.verdict
 
     def _write(self) -> None:
         write_json(self.folder.path / "run.json", self.data)

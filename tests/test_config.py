@@ -40,6 +40,7 @@ def refusal(**fields: Any) -> str:
 def test_defaults_are_within_what_is_accepted() -> None:
     config = loaded()
     assert config.gate.margin == 0.03
+    assert config.gate.drift_margin_nats == 0.1
     assert config.sweep.budgets == ["2N-1"]
     assert config.model.kv_cache_dtype == "auto"
 
@@ -79,6 +80,7 @@ def test_every_choice_is_enforced(name: str) -> None:
         ({"model__path": "./nonexistent"}, "or a hub id"),
         ({"model__path": "~nobody_at_all/x"}, "model.path=~nobody_at_all/x is not a folder"),
         ({"task__min_fewshot": 9, "task__max_fewshot": 8}, "task.min_fewshot=9 is more than task.max_fewshot=8"),
+        ({"gate__drift_margin_nats": 0}, "gate.drift_margin_nats=0.0 is out of range"),
         ({"gate__margin": 0.05}, "gate.margin=0.05 must be smaller than task.floor=0.05"),
         (
             {"task__name": "pocket", "task__blocks": 64, "model__block_size": 64, "model__max_model_len": 4096},

@@ -45,7 +45,9 @@ PASS_KEYS = {
     "score", "n", "wall_s", "ttft_s", "output_tokens_per_s", "prompt_tokens_per_s", "running", "prompt_tokens",
     "external_hit_tokens", "local_hit_tokens", "errors", "retries",
 }  # fmt: skip
-PAIRED_KEYS = {"n", "b", "c", "difference", "se", "tost_p", "mcnemar_p", "needed_n"}
+PAIRED_KEYS = {"n", "b", "c", "difference", "se", "tost_p", "mcnemar_p", "gain_p", "loss_p", "needed_n", "power"}
+DRIFT_KEYS = {"margin_nats", "fails", "n", "p", "detectable", "levels", "local_warm", "flips", "passes"}
+RULE_KEYS = {"verdict", "tolerance", "n", "difference", "retrieves", "reason"}
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +138,9 @@ def test_contract(cell: dict[str, Any]) -> None:
         assert set(each["ttft_s"]) == {"p50", "p95", "p99"}
         assert set(each["running"]) >= {"mean", "max"}
     assert set(cell["paired"]) >= PAIRED_KEYS
+    assert set(cell["drift"]) == DRIFT_KEYS
+    assert set(cell["drift"]["passes"]) == set(PASSES) - {"cold"}
+    assert set(cell["lmcache_ci"]) == RULE_KEYS
     assert [check["check"] for check in cell["validity"]] == [check.__name__ for check in CHECKS]
     for check in cell["validity"]:
         assert set(check) >= {"check", "ok", "observed", "required"}
@@ -215,7 +220,24 @@ def test_no_flips_by_hand(cell: dict[str, Any]) -> None:
     assert (paired["b"], paired["c"], paired["difference"], paired["se"]) == (0, 0, 0.0, 0.0)
     z = 1.6448536269514722
     assert paired["interval"]["high"] == pytest.approx(z**2 / (120 + z**2))
-    assert (paired["mcnemar_p"], paired["needed_n"]) == (1.0, 88)
+    assert (paired["mcnemar_p"], paired["needed_n"], paired["power"]) == (1.0, 88, 1.0)
+
+
+def test_reasons_and_numbers_are_the_same_values() -> None:
+    """Every p-value in a reason is the one that is stored."""
+    warm = pass_of("warm", right=lambda doc_id: right_by_default(doc_id) and doc_id > 12)
+    judged = judge_cell(evidence_of([pass_of("cold"), pass_of("local_warm"), warm]), GATE)
+    paired = judged["paired"]
+    assert f"exact McNemar p = {paired['mcnemar_p']:.1e}" in judged["reasons"][0]
+    assert (
+        f"interval of the loss {paired['interval']['low']:+.4f} to {paired['interval']['high']:+.4f}"
+        in judged["reasons"][1]
+    )
+    assert (
+        f"(p = {paired['loss_p']:.3f})" in judged["reasons"][1]
+        or f"(p = {paired['loss_p']:.1e})" in judged["reasons"][1]
+    )
+    assert f"levels p = {judged['drift']['p']:.3f}" in judged["reasons"][-1]
 
 
 def test_threshold_gate_judges_the_same_evidence() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.stats import binom, norm
 from statsmodels.stats.contingency_tables import mcnemar
 
@@ -168,6 +169,23 @@ def test_statistic_agrees_with_a_likelihood_maximised_by_search(delta0: float) -
         best = q[np.argmax(likelihood)]
         expected = (b - c - n * delta0) / math.sqrt(n * (2 * best + delta0 * (1 - delta0)))
         assert score_z(table, delta0) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("delta0", [-0.6, -0.03, 0.03, 0.25])
+def test_statistic_agrees_with_the_likelihood_equation_solved_by_scipy(delta0: float) -> None:
+    """The root of the score function under H0, where the closed form solves a quadratic: to 1e-9."""
+    for table in all_tables(24):
+        n, b, c = table.n, table.b, table.c
+        if not (b and c and b + c < n):
+            continue  # the maximum lies on the boundary, where the score function has no root
+
+        def slope(q: float, n: int = n, b: int = b, c: int = c) -> float:
+            return b / (q + delta0) + c / q - 2 * (n - b - c) / (1.0 - 2 * q - delta0)
+
+        low, high = max(0.0, -delta0), (1.0 - delta0) / 2.0
+        q = brentq(slope, low + 1e-14, high - 1e-14, xtol=1e-15, rtol=1e-15)
+        expected = (b - c - n * delta0) / math.sqrt(n * (2 * q + delta0 * (1 - delta0)))
+        assert score_z(table, delta0) == pytest.approx(expected, abs=1e-9)
 
 
 def test_at_zero_the_statistic_is_mcnemars() -> None:

@@ -47,10 +47,10 @@ def plain(text: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The table's rows: those that begin with the name of a pass."""
+    """The table's rows: those that begin with the name of a pass and its score, unlike wrapped sentences."""
     names = ("control ", "cold ", "local_warm ", "warm ")
     found = [line.split() for line in text.splitlines() if line.startswith(names)]
-    return [row for row in found if row[1] != "against"]
+    return [row for row in found if re.fullmatch(r"\d\.\d{3}", row[1])]
 
 
 def joined(text: str) -> str:
@@ -72,7 +72,7 @@ def test_the_table_by_hand(cell: Cell) -> None:
 
 def test_the_verdict_is_a_sentence(cell: Cell) -> None:
     assert "PASS: the score is unchanged over 120 questions (0 broke, 0 mended)" in joined(printed(cell))
-    assert cell["reasons"][0] + "." in joined(printed(cell))
+    assert "; ".join(cell["reasons"]) + "." in joined(printed(cell))
 
 
 def test_every_reason_is_printed(cell: Cell) -> None:
@@ -88,7 +88,22 @@ def test_what_stands_beside_the_verdict(cell: Cell) -> None:
     assert "warm against cold: median TTFT 0.56 of cold, output throughput 3.0 times cold" in text
     assert "local_warm against cold: 100.0% of texts the same, first token's logprob exact in 100.0%" in text
     assert "questions needed for margin 0.03 at the observed flip rate of 0.000: 88; asked: 120" in text
+    beyond = "control 0 of 120, local_warm 0 of 120, warm 0 of 120"
+    assert f"answers further from cold than 0.1 nats in some token: {beyond}" in text
+    assert "beside it, pass by LMCache's own rule: scores differ by 0.000 over 120 questions, within 0.05" in text
     assert text.endswith("results: results/run")
+
+
+def test_a_run_of_several_cells_says_why(cell: Cell) -> None:
+    run = COMPLETE | {"verdict": "inconclusive", "reasons": ["a: McNemar p = 0.020, not below 0.05"]}
+    assert "run: inconclusive a: McNemar p = 0.020, not below 0.05 results:" in joined(printed(cell, cell, run=run))
+
+
+def test_results_of_an_earlier_version_are_printed(cell: Cell) -> None:
+    """Without LMCache's rule and without drift, as they were stored then."""
+    for later in ("lmcache_ci", "drift"):
+        del cell[later]
+    assert "PASS" in printed(cell) and "LMCache's own rule" not in printed(cell)
 
 
 def large(cell: Cell) -> Cell:

@@ -9,16 +9,11 @@ import numpy as np
 import pandas as pd
 
 from harness.config import GateConfig
+from harness.equivalence.drift import measure_drift
 from harness.equivalence.evidence import Evidence, PassEvidence
-from harness.equivalence.paired import (
-    PairedTable,
-    loss_p,
-    mcnemar_p,
-    needed_n,
-    paired_table,
-    score_interval,
-    tost_p,
-)
+from harness.equivalence.lmcache_ci import lmcache_rule
+from harness.equivalence.paired import PairedTable, paired_table
+from harness.equivalence.score import score_tests
 from harness.equivalence.validity import check_validity, hit_rate
 from harness.equivalence.verdict import decide, decide_speed_only
 from harness.errors import HarnessError
@@ -33,8 +28,14 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
     """
     facts = evidence.facts
     validity = check_validity(evidence, gate)
-    table = None if facts.speed_only else pair(evidence.passes["cold"], evidence.passes["warm"])
-    decision = decide_speed_only(validity) if facts.speed_only else decide(validity, table, gate)
+    if facts.speed_only:
+        score = drift = lmcache = None
+        decision = decide_speed_only(validity)
+    else:
+        table = pair(evidence.passes["cold"], evidence.passes["warm"])
+        score = score_tests(table, gate) if table else None
+        drift, lmcache = measure_drift(evidence, gate), lmcache_rule(evidence)
+        decision = decide(validity, score, drift, lmcache, gate)
     passes = {
         name: summarize_pass(each.requests, each.samples, each.timeline, each.flow, each.wall_s)
         for name, each in evidence.passes.items()
@@ -53,7 +54,9 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
         "prompt_set_sha256": facts.prompt_set_sha256,
         "hit_rate": asdict(hit_rate(evidence)),
         "passes": passes,
-        "paired": paired_numbers(table, gate) if table else None,
+        "paired": score.numbers() if score else None,
+        "drift": drift.numbers() if drift else None,
+        "lmcache_ci": lmcache.numbers() if lmcache else None,
         "agreement": {name: agreement(cold, each) for name, each in evidence.passes.items() if name != "cold"},
         "speed": speed(passes["cold"], passes["warm"]),
         "validity": [asdict(check) for check in validity],
@@ -70,27 +73,8 @@ def pair(cold: PassEvidence, warm: PassEvidence) -> PairedTable | None:
     return paired_table(*scores)
 
 
-def paired_numbers(table: PairedTable, gate: GateConfig) -> dict[str, Any]:
-    """The paired table and its tests; ``difference`` is cold minus warm, so positive is a loss."""
-    low, high = score_interval(table, 1 - 2 * gate.alpha)
-    return {
-        "n": table.n,
-        "b": table.b,
-        "c": table.c,
-        "difference": table.difference,
-        "se": table.se,
-        "flip_rate": table.flip_rate,
-        "interval": {"low": low, "high": high, "confidence": 1 - 2 * gate.alpha},
-        "margin": gate.margin,
-        "tost_p": tost_p(table, gate.margin),
-        "mcnemar_p": mcnemar_p(table),
-        "loss_p": loss_p(table, gate.margin),
-        "needed_n": needed_n(table.flip_rate, gate.margin, alpha=gate.alpha),
-    }
-
-
 def agreement(cold: PassEvidence, other: PassEvidence) -> dict[str, Any]:
-    """How far another pass repeats the cold one, token by token: not judged yet, shown beside the score."""
+    """How far another pass repeats the cold one, token by token: shown, not judged; drift is."""
     both = cold.requests.merge(other.requests, on="doc_id", suffixes=("_cold", "_other"))
     both = both[both["error_cold"].isna() & both["error_other"].isna()]
     answered = both[(both["logprobs_cold"].str.len() > 0) & (both["logprobs_other"].str.len() > 0)]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from harness.config import GateConfig
-from harness.equivalence.paired import PairedTable, loss_p, mcnemar_p, needed_n, score_interval, tost_p
+from harness.equivalence.drift import Drift
+from harness.equivalence.holm import holm
+from harness.equivalence.lmcache_ci import LMCacheRule
+from harness.equivalence.paired import PairedTable
+from harness.equivalence.score import ScoreTests
 from harness.equivalence.validity import ValidityCheck
 
 
@@ -24,6 +29,13 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 4, Verdict
 
 WORST_FIRST = (Verdict.FAIL, Verdict.INVALID, Verdict.INCONCLUSIVE, Verdict.PASS)
 
+FAILING: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "McNemar": lambda cell: cell["paired"]["mcnemar_p"],
+    "loss": lambda cell: cell["paired"]["loss_p"],
+    "drift": lambda cell: cell["drift"]["p"],
+}
+"""Kinds of tests that a cell can fail by, and where cell.json holds their p-values (null: not judged)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -33,18 +45,47 @@ class Decision:
     reasons: tuple[str, ...]
 
 
-def decide(validity: Sequence[ValidityCheck], table: PairedTable | None, gate: GateConfig) -> Decision:
+def decide(
+    validity: Sequence[ValidityCheck], score: ScoreTests | None, drift: Drift, lmcache: LMCacheRule, gate: GateConfig
+) -> Decision:
     """The verdict of one cell, by the rules of docs/verdict.md.
 
-    Validity first: a comparison that proves nothing is ``invalid``, whatever the scores.  ``table`` is None when
-    the passes can't be paired, which a failed validity check explains.
+    Validity first: a comparison that proves nothing is ``invalid``, whatever the scores.  ``score`` is None when
+    the passes can't be paired, which a failed validity check explains.  LMCache's own rule knows neither.
     """
+    if gate.mode == "lmcache_ci":
+        return Decision(Verdict.PASS if lmcache.passes else Verdict.FAIL, (lmcache.reason,))
     missed = [check.sentence for check in validity if not check.ok]
-    if missed or table is None:
+    if missed or score is None:
         return Decision(Verdict.INVALID, tuple(missed) or ("the passes can't be paired",))
     if gate.mode == "threshold":
-        return _by_threshold(table, gate)
-    return _by_tests(table, gate)
+        return _by_threshold(score.table, gate)
+    by_score = judge_score(score)
+    told = drift_reasons(drift)
+    if drift.fails:
+        return Decision(Verdict.FAIL, (*told, *by_score.reasons))
+    return Decision(by_score.verdict, (*by_score.reasons, *told))
+
+
+def judge_run(cells: Sequence[Mapping[str, Any]]) -> Decision:
+    """The verdict of a run: it passes if all its cells do, and otherwise it is the worst of them.
+
+    A cell that fails by a test fails the run only if its p-value is still below alpha after Holm's correction over
+    the run's valid cells, each kind of test for itself; else it counts as inconclusive. Passing needs no correction:
+    every cell must pass, so the chance to pass wrongly is at most that of one cell (intersection-union test, Berger
+    1982, Technometrics 24:295-300). Repeats of the same documents are never pooled, so they need no model of how
+    they depend on each other.
+
+    Args:
+        cells: contents of every complete cell's cell.json.
+    """
+    if not cells:
+        return Decision(run_verdict([]), ("no cell is complete",))
+    adjusted = _adjusted(cells)
+    tested = sum(map(bool, adjusted))
+    judged = [_among(cell, each, tested) for cell, each in zip(cells, adjusted, strict=True)]
+    reasons = tuple(reason for _, reason in judged if reason)
+    return Decision(run_verdict(verdict for verdict, _ in judged), reasons or (f"{_cells(len(cells))}: all pass",))
 
 
 def decide_speed_only(validity: Sequence[ValidityCheck]) -> Decision:
@@ -77,45 +118,114 @@ def _by_threshold(table: PairedTable, gate: GateConfig) -> Decision:
     return Decision(Verdict.PASS if within else Verdict.FAIL, (reason,))
 
 
-def _by_tests(table: PairedTable, gate: GateConfig) -> Decision:
-    equivalence, damage, loss = tost_p(table, gate.margin), mcnemar_p(table), loss_p(table, gate.margin)
-    low, high = score_interval(table, 1 - 2 * gate.alpha)
-    percent = f"{100 * (1 - 2 * gate.alpha):.0f} %"
-    interval = f"{percent} interval of the loss {low:+.4f} to {high:+.4f}, margin ±{gate.margin:g}"
-    if equivalence < gate.alpha:
-        reasons = [f"the score {_moved(table)}; {interval}: equivalent (TOST p = {_p(equivalence)})"]
-        if damage < gate.alpha:
-            reasons.append(f"a small real loss: McNemar p = {_p(damage)}, {table.b} broke and {table.c} mended")
+def judge_score(score: ScoreTests) -> Decision:
+    """What TOST, McNemar and the loss beyond the margin come to, without drift."""
+    table, alpha = score.table, score.alpha
+    interval = (
+        f"{100 * score.confidence:.0f} % interval of the loss {score.low:+.4f} to {score.high:+.4f}, "
+        f"margin ±{score.margin:g}"
+    )
+    if score.tost_p < alpha:
+        reasons = [f"the score {_moved(table)}; {interval}: equivalent (TOST p = {_p(score.tost_p)})"]
+        if score.mcnemar_p < alpha:
+            reasons.append(
+                f"a small real loss: McNemar p = {_p(score.mcnemar_p)}, {table.b} broke and {table.c} mended"
+            )
         return Decision(Verdict.PASS, tuple(reasons))
     reasons = []
-    if damage < gate.alpha:
+    if score.mcnemar_p < alpha:
         reasons.append(
             f"warm answers are worse: {table.b} of {table.n} questions broke and {table.c} mended "
-            f"(exact McNemar p = {_p(damage)}); the score {_moved(table)}"
+            f"(exact McNemar p = {_p(score.mcnemar_p)}); the score {_moved(table)}"
         )
-    if loss < gate.alpha:
-        reasons.append(f"the loss exceeds the margin: {interval} (p = {_p(loss)})")
+    if score.loss_p < alpha:
+        reasons.append(f"the loss exceeds the margin: {interval} (p = {_p(score.loss_p)})")
     if reasons:
         return Decision(Verdict.FAIL, tuple(reasons))
-    if (gain := mcnemar_p(PairedTable(table.n, table.c, table.b))) < gate.alpha:
-        return Decision(
-            Verdict.INCONCLUSIVE,
-            (
-                f"warm answers are better, by more than can be called the same: {table.c} of {table.n} questions "
-                f"mended and {table.b} broke (exact McNemar p = {_p(gain)}); {interval}. Something differs between "
-                "the passes: look at control and local_warm",
-            ),
+    return Decision(Verdict.INCONCLUSIVE, (_undecided(score, interval),))
+
+
+def _undecided(score: ScoreTests, interval: str) -> str:
+    table = score.table
+    if score.gain_p < score.alpha:
+        return (
+            f"warm answers are better, by more than can be called the same: {table.c} of {table.n} questions "
+            f"mended and {table.b} broke (exact McNemar p = {_p(score.gain_p)}); {interval}. Something differs between "
+            "the passes: look at control and local_warm"
         )
-    needed = needed_n(table.flip_rate, gate.margin, alpha=gate.alpha)
     advice = (
-        f"at the observed flip rate of {table.flip_rate:.3f} about {needed} are needed"
-        if needed > table.n
+        f"at the observed flip rate of {table.flip_rate:.3f} about {score.needed_n} are needed, and an unchanged model "
+        f"passes with {table.n} in {score.power:.0%} of runs"
+        if score.needed_n > table.n
         else f"they would do for a true difference of 0, but the score {_moved(table)}: ask more of them"
     )
-    return Decision(
-        Verdict.INCONCLUSIVE,
-        (f"{table.n} questions are too few to tell: {interval} (TOST p = {_p(equivalence)}); {advice}",),
+    return f"{table.n} questions are too few to tell: {interval} (TOST p = {_p(score.tost_p)}); {advice}"
+
+
+def drift_reasons(drift: Drift) -> tuple[str, ...]:
+    """What drift comes to, in words: first warm against local_warm, then local_warm's own."""
+    found = drift.excess
+    if found is None:
+        return ("drift is not judged: there is no answer of a local_warm pass to judge it against",)
+    level, finest = found.clearest if drift.fails else found.levels[0], found.most_sensitive
+    seen = (
+        "no damage could be seen"
+        if finest.detectable is None
+        else f"damage beyond {finest.nats:g} nats to {finest.detectable} or more would be seen"
     )
+    told = [
+        f"warm {'drifts from cold' if drift.fails else 'does not drift from cold'}: {level.beyond} of {found.n} "
+        f"answers differ by more than {level.nats:g} nats in some token, and {level.null_beyond} in local_warm "
+        f"(exact McNemar over {len(found.levels)} levels p = {_p(found.p)}; {seen})"
+    ]
+    if drift.null_drifts and drift.null_excess is not None:
+        own = drift.null_excess.clearest
+        told.append(
+            f"local_warm itself drifts from cold: {own.beyond} of {drift.null_excess.n} answers differ by more than "
+            f"{own.nats:g} nats, and {own.null_beyond} in {_null_name(drift)} (p = {_p(drift.null_excess.p)}): "
+            "vLLM's own prefix cache does this, not LMCache"
+        )
+    return tuple(told)
+
+
+def _null_name(drift: Drift) -> str:
+    return "a pass that repeats cold exactly" if drift.null_against == "exactness" else drift.null_against
+
+
+def _adjusted(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Holm-adjusted p-values of every cell by kind of test; cells that test nothing (invalid, or speed only) are in
+    no family.
+    """
+    adjusted: list[dict[str, float]] = [{} for _ in cells]
+    valid = [i for i, cell in enumerate(cells) if cell["verdict"] != Verdict.INVALID.value and cell["paired"]]
+    for kind, p_of in FAILING.items():
+        family = [(index, p) for index in valid if (p := p_of(cells[index])) is not None]
+        for (index, _), corrected in zip(family, holm([p for _, p in family]), strict=True):
+            adjusted[index][kind] = corrected
+    return adjusted
+
+
+def _among(cell: Mapping[str, Any], adjusted: Mapping[str, float], cells: int) -> tuple[Verdict, str]:
+    """What a cell counts as in its run, and the sentence about it, empty if it passes."""
+    verdict = Verdict(cell["verdict"])
+    if verdict is Verdict.PASS:
+        return verdict, ""
+    if verdict is not Verdict.FAIL or cell["gate"]["mode"] != "tost":
+        return verdict, f"{cell['cell']}: {verdict.value}"
+    alpha = cell["gate"]["alpha"]
+    # An equivalent score can't fail, however significant the loss: then it was drift.
+    equivalent = cell["paired"]["tost_p"] < alpha
+    kind, p = min(
+        ((kind, p) for kind, p in adjusted.items() if kind == "drift" or not equivalent), key=lambda item: item[1]
+    )
+    told = f"{cell['cell']}: {kind} p = {_p(FAILING[kind](cell))}, Holm-adjusted over {_cells(cells)} {_p(p)}"
+    if p < alpha:
+        return Verdict.FAIL, f"{told}: fail"
+    return Verdict.INCONCLUSIVE, f"{told}: not below {alpha:g} among so many, so it does not fail the run"
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"
 
 
 def _moved(table: PairedTable) -> str:

@@ -32,6 +32,8 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
         console.print(Text(f"run: {run['status']}, no verdict{told}"))
     elif len(cells) != 1:
         console.print(Text(f"run: {run['verdict']}", style=STYLES.get(str(run["verdict"]), "")))
+        for reason in run.get("reasons", []):
+            console.print(Text(f"  {reason}", style="dim"), soft_wrap=unwrapped)
     console.print(f"results: {path}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -108,6 +110,12 @@ def notes(cell: Mapping[str, Any]) -> list[str]:
                 f"{number(each['first_token_logprob_exact'], '.1%')} (largest difference "
                 f"{number(each['first_token_logprob_max_difference'], '.2g')} nats)"
             )
+    # Results of earlier harness versions have neither drift nor LMCache's rule.
+    if drift := cell.get("drift"):
+        counts = ", ".join(f"{name} {each['beyond']} of {each['n']}" for name, each in drift["passes"].items())
+        told.append(f"answers further from cold than {drift['margin_nats']:g} nats in some token: {counts}")
+    if rule := cell.get("lmcache_ci"):
+        told.append(f"beside it, {rule['verdict']} by {rule['reason']}")
     if valid and cell["paired"]:
         paired = cell["paired"]
         told.append(
