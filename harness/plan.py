@@ -19,9 +19,10 @@ from harness.pocket.problems import make_problems
 from harness.pocket.shape import Shape
 from harness.servers.commands import Argument, check_extra_args, lmcache_arguments, served_path, vllm_arguments, words
 from harness.servers.environment import server_environment
-from harness.steps import Check, parse_check
+from harness.steps import Check, check_targets, parse_check
 from harness.sweep import Launch, launches
 from harness.workload.pocket import DEFAULT_PROBLEMS, POCKET
+from harness.workload.seeding import reachable_rate
 
 FLIP_RATES = (0.05, 0.10, 0.20)
 """Shares of questions whose answer may change from right to wrong or back, for which power is stated."""
@@ -62,9 +63,15 @@ class Plan:
     @property
     def passes(self) -> int:
         """Traversals of all questions."""
-        per_launch = sum(step.action == "pass" for step in self.check.launch)
-        per_cell = sum(step.action == "pass" for step in self.check.cell)
-        return sum(per_launch + per_cell * len(each.launch.cells) for each in self.launches)
+        steps = [step for each in self.launches for step in self.check.launch]
+        cells = [cell for each in self.launches for cell in each.launch.cells]
+        steps += [step for cell in cells for step in self.check.steps_for(cell.target)]
+        return sum(step.action == "pass" for step in steps)
+
+    def reachable(self, target: float | None) -> float:
+        """The hit rate nearest to a target, as a fraction of prompt tokens."""
+        chunk_size = self.config.servers.lmcache.chunk_size or self.sizes.block_size
+        return reachable_rate(self.prompt_tokens, chunk_size, target)
 
     @property
     def power(self) -> dict[float, float]:
@@ -88,6 +95,7 @@ def make_plan(config: RunConfig) -> Plan:
     check_extra_args(config)
     sizes = predicted_sizes(config.model, config.engine)
     planned = [_planned(config, launch, sizes.block_size) for launch in launches(config.sweep, sizes.block_size)]
+    check_targets(check, (cell.target for each in planned for cell in each.launch.cells))
     lengths, estimated = prompt_lengths(config, sizes.block_size)
     python = config.servers.lmcache.python or sys.executable
     facts = Facts(
@@ -98,6 +106,7 @@ def make_plan(config: RunConfig) -> Plan:
         lmcache=versions(python, server_environment(config)).get("lmcache"),
         prompt_tokens=lengths,
         estimated=estimated,
+        targets=list(dict.fromkeys(cell.target for each in planned for cell in each.launch.cells)),
     )
     findings = check_rules(facts)
     return Plan(config, check, sizes, planned, len(lengths), lengths, estimated, findings)
@@ -159,7 +168,11 @@ def as_json(plan: Plan) -> dict[str, Any]:
             {"id": each.launch.id, "budget": each.launch.budget, "cells": [cell.id for cell in each.launch.cells]}
             for each in plan.launches
         ],
-        "cells": [asdict(cell) for each in plan.launches for cell in each.launch.cells],
+        "cells": [
+            asdict(cell) | {"reachable": plan.reachable(cell.target)}
+            for each in plan.launches
+            for cell in each.launch.cells
+        ],
         "commands": {
             each.launch.id: {"lmcache": lmcache_line(each), "vllm": vllm_line(plan.config, each)}
             for each in plan.launches

@@ -75,6 +75,20 @@ BROKEN: list[tuple[Facts, str, Severity, list[str], str]] = [
     (facts(prompt_tokens=[784, 1000]), "prompts too short", WARNING, ["1 of 2", "784 tokens"], "task.min_blocks"),
     (facts(prompt_tokens=[200, 784]), "prompts too short", ERROR, ["2 of 2", "shortest has 200"], "task.min_blocks"),
     (
+        facts(prompt_tokens=[1000] * 10, targets=[None, 0.97]),
+        "hit rate not reachable",
+        ERROR,
+        ["0.97", "0.784", "more than 0.05"],
+        "longer prompts",
+    ),
+    (
+        facts(prompt_tokens=[1000] * 10, targets=[0.001], estimated=True),
+        "hit rate not reachable",
+        WARNING,
+        ["0.001", "nothing would be retrieved"],
+        "more questions",
+    ),
+    (
         facts("servers.lmcache.l1_size_gb=20", prompt_tokens=[1025] * 300),
         "L1 smaller than the working set",
         ERROR,

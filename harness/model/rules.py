@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.model.releases import budget_window
 from harness.model.sizes import GIB, L1_WATERMARK, Sizes
 from harness.model.support import EXPERIMENTAL, FEATURES, RUNNABLE, requested_features, status
+from harness.workload.seeding import check_target
 
 ANY_RELEASE = "all releases"
 VLLM_MEASURED = "vLLM 0.32"
@@ -64,6 +65,8 @@ class Facts:
     """Lengths of the prompts, or an estimate of them."""
     estimated: bool = False
     """Whether the lengths are an estimate."""
+    targets: Sequence[float | None] = ()
+    """Hit rates asked for, as fractions of prompt tokens; None is all that can be reached."""
     kv_bytes: int | None = None
     """Memory for vLLM's cache on one GPU, if it is known."""
 
@@ -199,6 +202,22 @@ def reachable(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def hit_rates(facts: Facts) -> Iterator[Finding]:
+    """A target hit rate has one near it that the prompts can have."""
+    for target in facts.targets if facts.prompt_tokens else ():
+        try:
+            check_target(facts.prompt_tokens or (), facts.chunk_size, target)
+        except UsageError as error:
+            told, _, advice = str(error).rstrip(".").rpartition(": use ")
+            yield Finding(
+                "hit rate not reachable",
+                Severity.WARNING if facts.estimated else Severity.ERROR,
+                told,
+                advice or None,
+                ANY_RELEASE,
+            )
+
+
 def l1_size(facts: Facts) -> Iterator[Finding]:
     """The L1 holds what the cold pass stores, or the warm pass finds part of it evicted."""
     if facts.prompt_tokens is None:
@@ -305,6 +324,7 @@ RULES: tuple[Rule, ...] = (
     chunk_size,
     prefix_caching,
     reachable,
+    hit_rates,
     l1_size,
     running_sequences,
     workers,

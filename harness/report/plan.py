@@ -107,13 +107,15 @@ def cost_lines(plan: Plan) -> list[str]:
 def cells_table(plan: Plan) -> Table:
     """One row per cell."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-    for heading in ("launch", "budget", "in N", "cell"):
+    for heading in ("launch", "budget", "in N", "cell", "hit rate", "reachable"):
         table.add_column(heading, overflow="fold")
     for planned in plan.launches:
         launch = planned.launch
         for number, cell in enumerate(launch.cells):
             first = (launch.id, str(launch.budget), f"{launch.budget / plan.sizes.block_size:.3g}")
-            table.add_row(*(first if number == 0 else ("", "", "")), cell.id)
+            target = "full" if cell.target is None else f"{cell.target:g}"
+            reachable = f"{plan.reachable(cell.target):.3f}"
+            table.add_row(*(first if number == 0 else ("", "", "")), cell.id, target, reachable)
     return table
 
 

@@ -112,12 +112,12 @@ def check_target(lengths: Sequence[int], chunk_size: int, target: float | None) 
         raise UsageError(
             f"sweep.hit_rates: {target:g} can't be reached: of the {sum(lengths):,} tokens of {len(lengths)} prompts "
             f"LMCache can serve {most:.3f} in whole chunks of {chunk_size}, and nearest to {target:g} is "
-            f"{reachable:.3f}, more than {FARTHEST:g} away: lower it, or make prompts longer (task.blocks) and their "
-            "tails shorter (task.tail_tokens)."
+            f"{reachable:.3f}, more than {FARTHEST:g} away: use a lower one, longer prompts (task.blocks) or shorter "
+            "tails (task.tail_tokens)."
         )
     if reachable == 0:
         raise UsageError(
-            f"sweep.hit_rates: {target:g} is less than half a chunk of {chunk_size} tokens, of {sum(lengths):,} prompt "
-            "tokens: nothing would be retrieved. Raise it, ask more questions (task.limit), or write 0 to measure "
-            "speed only."
+            f"sweep.hit_rates: {target:g} of {sum(lengths):,} prompt tokens is less than half a chunk of {chunk_size} "
+            "tokens, so that nothing would be retrieved: use a higher one, more questions (task.limit), or 0 to "
+            "measure speed only."
         )
