@@ -69,6 +69,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     progress.done(
         f"run {folder.path.name}: {len(plan)} launch(es), N = {block_size} predicted; results in {folder.path}"
     )
+    progress.expect_cells(sum(len(launch.cells) for launch in plan))
     try:
         for launch in plan:
             run_launch(config, check, launch, record, progress, task)
@@ -123,7 +124,7 @@ def run_launch(
             session.take(check.launch)
             for cell in launch.cells:
                 judged = session.measure(cell, check.steps_for(cell.target))
-                progress.done(f"{cell.id}: {judged['verdict']}")
+                progress.cell_done(f"{cell.id}: {judged['verdict']}")
     finally:
         record.stopped(launch, stack, progress)
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from harness.report.progress import RunProgress
+from harness.report.progress import RunProgress, about
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +65,38 @@ def test_steps_are_counted_on_a_terminal() -> None:
     assert "cold pass" in out.getvalue()
     assert "74/300" in out.getvalue()
     assert "0/None" not in out.getvalue()
+
+
+def test_what_is_left_is_told_from_the_second_cell_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("harness.report.progress.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    progress = RunProgress(Console(file=out, width=200))
+    progress.expect_cells(4)
+    now[0] = 220.0
+    progress.cell_done("a: pass")
+    now[0] = 340.0
+    progress.cell_done("b: pass")
+    progress.cell_done("c: pass")
+    progress.cell_done("d: pass")
+    assert [line.split("] ")[1] for line in out.getvalue().splitlines()] == [
+        "a: pass (1 of 4 cells, about 6 min left)",
+        "b: pass (2 of 4 cells, about 4 min left)",
+        "c: pass (3 of 4 cells, about 80 s left)",
+        "d: pass (4 of 4 cells)",
+    ]
+
+
+def test_a_single_cell_has_no_outlook() -> None:
+    out = io.StringIO()
+    progress = RunProgress(Console(file=out, width=200))
+    progress.expect_cells(1)
+    progress.cell_done("a: pass")
+    assert out.getvalue().rstrip().endswith("a: pass")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(5, "about 5 s"), (89, "about 89 s"), (95, "about 2 min"), (7500, "about 2 h 5 min")]
+)
+def test_times_as_people_tell_them(seconds: float, told: str) -> None:
+    assert about(seconds) == told

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from harness.config import GateConfig
 from harness.equivalence.judge import judge_cell
-from harness.report.terminal import number, print_run, share, summary_frame, times
+from harness.report.forms import number, share, times
+from harness.report.terminal import print_run, summary_frame
 
 COMPLETE = {"verdict": "pass", "status": "complete", "error": None}
 

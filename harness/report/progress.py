@@ -52,6 +52,8 @@ class RunProgress:
             transient=True,
         )
         self._task: TaskID | None = None
+        self._cells_total = self._cells_done = 0
+        self._cells_began = self._began
 
     def __enter__(self) -> RunProgress:
         self._progress.start()
@@ -71,7 +73,26 @@ class RunProgress:
                 self.console.print(f"[{time.monotonic() - self._began:6.1f} s] {stage}", soft_wrap=True, markup=False)
             if self._task is not None:
                 self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(stage, total=total)
+            shown = f"{self.outlook}: {stage}" if self._cells_done else stage
+            self._task = self._progress.add_task(shown, total=total)
+
+    def expect_cells(self, count: int) -> None:
+        """So many cells are to be measured from now on; what is left is told from the second on."""
+        self._cells_total, self._cells_done, self._cells_began = count, 0, time.monotonic()
+
+    def cell_done(self, text: str) -> None:
+        """A cell is measured: a line that stays, with how much is left."""
+        self._cells_done += 1
+        self.done(text + (f" ({self.outlook})" if self._cells_total > 1 else ""))
+
+    @property
+    def outlook(self) -> str:
+        """Cells done, and about how long the others take if they take as long as those."""
+        done, total = self._cells_done, self._cells_total
+        counted = f"{done} of {total} cells"
+        if not done or done >= total:
+            return counted
+        return f"{counted}, {about((time.monotonic() - self._cells_began) / done * (total - done))} left"
 
     def step(self) -> None:
         """One step of the current stage is done."""
@@ -85,3 +106,11 @@ class RunProgress:
     def warn(self, text: str) -> None:
         """A warning that stays."""
         self.console.print(f"warning: {text}", style="yellow", soft_wrap=True, markup=False)
+
+
+def about(seconds: float) -> str:
+    """A time as people tell it: ``about 40 s``, ``about 12 min``, ``about 2 h 5 min``."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 90 else f"about {minutes // 60} h {minutes % 60} min"

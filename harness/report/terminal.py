@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-STYLES = {"pass": "bold green", "fail": "bold red", "invalid": "bold magenta", "inconclusive": "bold yellow"}
+from harness.report.forms import STYLES, milliseconds, number, share, times
+from harness.report.sweep import recommendation, sweep_table
 
-NOT_MEASURED = "-"
+FEW_CELLS = 2
+"""Up to so many cells are told in full; of more, one line each, and in full what did not pass."""
 
 
 def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]], path: str) -> None:
@@ -21,12 +23,18 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
     unwrapped = not console.is_terminal
     if "config" in run:
         console.print(Text(what_ran(run["config"])), soft_wrap=unwrapped)
-    for cell in cells:
+    in_full = cells if len(cells) <= FEW_CELLS else [cell for cell in cells if cell["verdict"] != "pass"]
+    for cell in in_full:
         console.print(pass_table(cell))
         console.print()
         console.print(verdict_line(cell), soft_wrap=unwrapped)
         for line in notes(cell):
             console.print(Text(f"  {line}", style="dim"), soft_wrap=unwrapped)
+    if len(cells) > FEW_CELLS:
+        console.print(sweep_table(cells))
+        console.print()
+        for sentence in recommendation(cells):
+            console.print(Text(sentence), soft_wrap=unwrapped)
     if run["verdict"] is None:
         told = f": {run['error']}" if run["error"] and run["error"] != run["status"] else ""
         console.print(Text(f"run: {run['status']}, no verdict{told}"))
@@ -154,23 +162,3 @@ def summary_frame(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
-
-
-def number(value: float | None, form: str) -> str:
-    """A number in a format, or a dash where there is none."""
-    return NOT_MEASURED if value is None else format(value, form)
-
-
-def milliseconds(seconds: float | None) -> str:
-    """A time in milliseconds, or a dash."""
-    return NOT_MEASURED if seconds is None else f"{seconds * 1000:.0f}"
-
-
-def times(ratio: float) -> str:
-    """A ratio to the cold pass in words."""
-    return f"{ratio:.2f} of cold" if ratio < 1 else f"{ratio:.1f} times cold"
-
-
-def share(part: float | None, whole: float | None) -> str:
-    """A fraction of the prompt tokens."""
-    return NOT_MEASURED if part is None or not whole else f"{part / whole:.3f}"

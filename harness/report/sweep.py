@@ -1,0 +1,113 @@
+"""The summary of a sweep: one line per cell, and which budget to take.
+
+Pure: contents of cell.json in, table and sentences out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import geometric_mean, median
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from harness.report.forms import STYLES, milliseconds, number
+
+Cell = Mapping[str, Any]
+
+MATTERS = 1.2
+"""From this ratio of throughputs on, a budget is said to matter at a hit rate; below, noise may explain it."""
+
+
+def sweep_table(cells: Sequence[Cell]) -> Table:
+    """One row per cell, in 80 columns."""
+    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("budget", justify="right")
+    for heading in (
+        "hit rate\ntarget",
+        "\nmeasured",
+        "score\ncold",
+        "\nwarm",
+        "TTFT ms\nwarm p50",
+        "output\ntok/s",
+        "running\navg/max",
+    ):
+        table.add_column(heading, justify="right", overflow="fold")
+    table.add_column("verdict")
+    for cell in cells:
+        warm, rate = cell["passes"]["warm"], cell["hit_rate"]
+        table.add_row(
+            in_blocks(cell["budget"], cell["unified_block_size"]),
+            number(rate["target"], ".3f"),
+            number(rate["measured"], ".3f"),
+            number(cell["passes"]["cold"]["score"], ".3f"),
+            number(warm["score"], ".3f"),
+            milliseconds(warm["ttft_s"]["p50"]),
+            number(warm["output_tokens_per_s"], ".0f"),
+            f"{number(warm['running']['mean'], '.1f')}/{number(warm['running']['max'], '.0f')}",
+            f"[{STYLES.get(str(cell['verdict']), '')}]{cell['verdict']}[/]",
+        )
+    return table
+
+
+def in_blocks(budget: int, block_size: int) -> str:
+    """A budget in tokens and, where that says more, in blocks of N: ``127 (2N-1)``, ``80 (1.25N)``."""
+    if budget == 2 * block_size - 1:
+        return f"{budget} (2N-1)"
+    blocks = budget / block_size
+    return f"{budget} (N)" if blocks == 1 else f"{budget} ({blocks:.3g}N)"
+
+
+def throughputs(cells: Sequence[Cell]) -> dict[float, dict[int, float]]:
+    """Output tokens per second of warm by target hit rate and budget: medians over repeats, invalid cells left out."""
+    found: dict[tuple[float, int], list[float]] = {}
+    for cell in cells:
+        measured = cell["passes"]["warm"]["output_tokens_per_s"]
+        if cell["verdict"] != "invalid" and measured:
+            found.setdefault((round(cell["hit_rate"]["target"], 6), cell["budget"]), []).append(measured)
+    by_rate: dict[float, dict[int, float]] = {}
+    for (rate, budget), values in sorted(found.items()):
+        by_rate.setdefault(rate, {})[budget] = median(values)
+    return by_rate
+
+
+def recommendation(cells: Sequence[Cell]) -> list[str]:
+    """Which budget to take, what it gains and where that matters, in sentences; none where nothing can be compared.
+
+    Among budgets below 2N, which keep a snapshot for every block, the one with the highest throughput (geometric mean
+    over the hit rates that all budgets were measured at). Larger ones are named with what they gain and what they lose.
+    """
+    by_rate = throughputs(cells)
+    budgets = sorted({budget for measured in by_rate.values() for budget in measured})
+    rates = [rate for rate, measured in by_rate.items() if len(measured) == len(budgets)]
+    if len(budgets) < 2 or not rates:
+        return []
+    n = int(cells[0]["unified_block_size"])
+    overall = {budget: geometric_mean(by_rate[rate][budget] for rate in rates) for budget in budgets}
+    small = [budget for budget in budgets if budget < 2 * n] or budgets
+    best = max(small, key=lambda budget: overall[budget])
+    told = [f"take a budget of {in_blocks(best, n)}: {_gains(by_rate, rates, best, budgets[0], n)}"]
+    larger = max((budget for budget in budgets if budget >= 2 * n), key=lambda budget: overall[budget], default=None)
+    if larger is not None and larger != best:
+        told.append(
+            f"{in_blocks(larger, n)} does {overall[larger] / overall[best]:.2f} times as much, but keeps recurrent "
+            "state for the last block of a step only: prompts that share a part of a stored one find little "
+            "(sweep=divergence)"
+        )
+    return told
+
+
+def _gains(by_rate: Mapping[float, Mapping[int, float]], rates: Sequence[float], best: int, least: int, n: int) -> str:
+    if best == least:
+        return "no larger one does more"
+    ratios = {rate: by_rate[rate][best] / by_rate[rate][least] for rate in rates}
+    listed = ", ".join(f"{ratio:.1f} at hit rate {rate:.2f}" for rate, ratio in ratios.items())
+    matters = [rate for rate, ratio in ratios.items() if ratio >= MATTERS]
+    if not matters:
+        where = "it hardly matters at any hit rate"
+    elif len(matters) == len(rates):
+        where = "it matters at every hit rate"
+    else:
+        where = f"it matters at {', '.join(f'{rate:.2f}' for rate in matters)}"
+    return f"its output throughput is that of {in_blocks(least, n)} times {listed}; {where}"
