@@ -23,13 +23,13 @@ MATTERS = 1.2
 def sweep_table(cells: Sequence[Cell]) -> Table:
     """One row per cell, in 80 columns."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("budget", justify="right")
+    table.add_column("budget", justify="right", no_wrap=True)
     for heading in (
         "hit rate\ntarget",
         "\nmeasured",
         "score\ncold",
         "\nwarm",
-        "TTFT ms\nwarm p50",
+        "TTFT\np50 ms",
         "output\ntok/s",
         "running\navg/max",
     ):
