@@ -214,6 +214,8 @@ class CheckConfig:
     """Steps of a cell whose hit rate is a number, in place of ``cell``; empty where the check has no such cells."""
     file_l2: bool = False
     """Whether LMCache gets a file-system L2 in the launch's scratch folder."""
+    linked_checkpoint: bool = False
+    """Whether vLLM gets the checkpoint through a link, so that `serve` steps can exchange what is behind its path."""
 
 
 @dataclass
@@ -362,6 +364,11 @@ def _check_model_path(config: RunConfig) -> None:
     if missing:
         raise UsageError(
             f"model.path={path} is not a folder: give a checkpoint folder that holds config.json, or a hub id."
+        )
+    if config.check.linked_checkpoint and not Path(path).expanduser().is_dir():
+        raise UsageError(
+            f"check={config.check.name} exchanges the weights behind a path, and model.path={path} is no folder: give "
+            "a checkpoint folder."
         )
 
 

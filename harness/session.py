@@ -143,6 +143,8 @@ class LaunchSession:
                 return {"vllm": self.stack.vllm.reset_prefix_cache()}
             case "corrupt":
                 return self._corrupt(step.argument)
+            case "serve":
+                return {"started_s": self.stack.serve(step.argument)}
             case "seed" if cell is not None:
                 return {"seeded": self._seed(cell)}
         raise AssertionError(f"{step.action} was let through by parse_check")

@@ -17,7 +17,7 @@ PLAIN = ("clear", "clear_l1", "reset_local", "seed")
 """``clear`` empties both caches, ``clear_l1`` LMCache's memory only, ``reset_local`` vLLM's own cache only; ``seed``
 puts as many first chunks of every prompt into LMCache as the cell's target hit rate needs."""
 
-WITH_ARGUMENT = ("pass", "corrupt")
+WITH_ARGUMENT = ("pass", "corrupt", "serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ def parse_check(config: CheckConfig) -> Check:
         raise UsageError(f"check {config.name} names a pass twice: {', '.join(passes)}.")
     if not config.file_l2 and any(step.action == "corrupt" for step in launch + cell + seeded):
         raise UsageError(f"check {config.name} has a corrupt step, which needs file_l2: true.")
+    if not config.linked_checkpoint and any(step.action == "serve" for step in launch + cell + seeded):
+        raise UsageError(f"check {config.name} has a serve step, which needs linked_checkpoint: true.")
     if Step("seed") in launch + cell:
         raise UsageError(f"check {config.name}: seed belongs into seeded_cell: elsewhere there is no target hit rate.")
     if seeded:
@@ -118,7 +120,27 @@ def _step(entry: Any, where: str) -> Step:
             raise UsageError(f"{where}: {action} takes no argument: write `- {action}`, without a colon.")
         if action == "corrupt" and isinstance(argument, Mapping):
             return Step("corrupt", check_corruption(argument, where))
+        if action == "serve" and isinstance(argument, Mapping):
+            return Step("serve", _noise(argument, where))
     name = str(next(iter(entry)) if isinstance(entry, Mapping) and entry else entry)
     if name in WITH_ARGUMENT:
-        raise UsageError(f"{where}: {entry!r} is not complete: write `pass: NAME` or `corrupt: {{kind: …}}`.")
+        raise UsageError(
+            f"{where}: {entry!r} is not complete: write `pass: NAME`, `corrupt: {{kind: …}}` or `serve: {{noise: …}}`."
+        )
     raise UsageError(f"{where}: {name!r} is no step; {nearest(name, PLAIN + WITH_ARGUMENT)}")
+
+
+def _noise(argument: Mapping[str, Any], where: str) -> float:
+    """The noise that a `serve` step asks for, as a multiple of each tensor's own standard deviation."""
+    noise = argument.get("noise")
+    if (
+        set(argument) != {"noise"}
+        or isinstance(noise, bool)
+        or not isinstance(noise, int | float)
+        or not 0 <= noise <= 10
+    ):
+        raise UsageError(
+            f"{where}: serve takes noise, from 0 (the real weights) to 10 times a tensor's standard deviation, and got "
+            f"{dict(argument)}."
+        )
+    return float(noise)

@@ -66,7 +66,7 @@ def test_steps() -> None:
     ("step", "told"),
     [
         ("claer", "launch, step 2: 'claer' is no step; did you mean clear?"),
-        ("warp", "'warp' is no step; known: clear, clear_l1, reset_local, seed, pass, corrupt."),
+        ("warp", "'warp' is no step; known: clear, clear_l1, reset_local, seed, pass, corrupt, serve."),
         ({"restart": None}, "'restart' is no step"),
         ({"seed": 0.5}, "seed takes no argument"),
         ({"clear": None}, "clear takes no argument: write `- clear`, without a colon."),
@@ -148,3 +148,19 @@ def test_corruption_needs_files() -> None:
 def test_a_wrong_corruption_names_its_step() -> None:
     with pytest.raises(UsageError, match="check test: cell, step 1: corrupt kind=melted is not known"):
         check([COLD], [{"corrupt": {"kind": "melted", "group": 0, "share": 0.1}}, WARM], file_l2=True)
+
+
+def test_serve_steps_exchange_weights_behind_a_link() -> None:
+    steps: list[Any] = ["clear", {"serve": {"noise": 0.5}}, {"pass": "store"}, {"serve": {"noise": 0}}, WARM]
+    parsed = parse_check(CheckConfig("test", [COLD], steps, linked_checkpoint=True))
+    assert [step.argument for step in parsed.cell if step.action == "serve"] == [0.5, 0.0]
+    with pytest.raises(UsageError, match="has a serve step, which needs linked_checkpoint: true"):
+        parse_check(CheckConfig("test", [COLD], steps))
+
+
+@pytest.mark.parametrize(
+    "argument", [{}, {"noise": -1}, {"noise": 11}, {"noise": True}, {"noise": "0.5"}, {"sigma": 1}]
+)
+def test_a_serve_step_that_is_not_clear(argument: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"check test: cell, step 1: serve takes noise, from 0 .* and got"):
+        parse_check(CheckConfig("test", [COLD], [{"serve": argument}, WARM], linked_checkpoint=True))

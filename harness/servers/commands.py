@@ -163,11 +163,14 @@ def vllm_arguments(config: RunConfig, *, budget: int, port: int, lmcache_port: i
     ]
 
 
-def vllm_command(config: RunConfig, *, budget: int, port: int, lmcache_port: int) -> list[str]:
-    """``vllm serve`` for a launch, as it is started; see :func:`vllm_arguments`."""
+def vllm_command(
+    config: RunConfig, *, budget: int, port: int, lmcache_port: int, checkpoint: Path | None = None
+) -> list[str]:
+    """``vllm serve`` for a launch, as it is started; see :func:`vllm_arguments`. ``checkpoint`` replaces model.path."""
     arguments = vllm_arguments(config, budget=budget, port=port, lmcache_port=lmcache_port)
     python = config.servers.vllm.python or sys.executable
-    return [python, "-m", "vllm.entrypoints.cli.main", "serve", served_path(config.model.path), *words(arguments)]
+    served = served_path(config.model.path) if checkpoint is None else str(checkpoint)
+    return [python, "-m", "vllm.entrypoints.cli.main", "serve", served, *words(arguments)]
 
 
 def words(arguments: Sequence[Argument]) -> list[str]:

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from harness.config import RunConfig
-from harness.errors import ServerError
+from harness.errors import HarnessError, ServerError
 from harness.measure.counters import Snapshot
+from harness.servers.checkpoint import LinkedCheckpoint
 from harness.servers.commands import lmcache_command, shown, vllm_command
 from harness.servers.environment import added_environment, server_environment
 from harness.servers.lmcache import LMCacheServer
@@ -61,6 +62,8 @@ class Stack:
         # Of this launch alone: vLLM leaves its sockets in the temporary folder. Short, since a socket's path is.
         self._scratch = Path(tempfile.gettempdir()) / f"{SCRATCH_PREFIX}{uuid.uuid4().hex[:12]}"
         self._l2_dir = self._scratch / "l2" if config.check.file_l2 else None
+        source = Path(config.model.path).expanduser()
+        self._linked = LinkedCheckpoint(source, self._scratch) if config.check.linked_checkpoint else None
         self.commands = {
             "lmcache": lmcache_command(
                 config,
@@ -69,7 +72,13 @@ class Stack:
                 http_port=self._lmcache_http_port,
                 l2_dir=self._l2_dir,
             ),
-            "vllm": vllm_command(config, budget=budget, port=self._vllm_port, lmcache_port=self._lmcache_port),
+            "vllm": vllm_command(
+                config,
+                budget=budget,
+                port=self._vllm_port,
+                lmcache_port=self._lmcache_port,
+                checkpoint=self._linked.path if self._linked else None,
+            ),
         }
         self._lmcache: LMCacheServer | None = None
         self._vllm: VllmServer | None = None
@@ -89,6 +98,8 @@ class Stack:
     def __enter__(self) -> Stack:
         try:
             (self._l2_dir or self._scratch).mkdir(parents=True, mode=0o700)
+            if self._linked is not None:
+                self._linked.point(noise=0)
             self._start_lmcache()
             self._start_vllm()
         except BaseException:
@@ -116,6 +127,27 @@ class Stack:
             finally:
                 self._lmcache = None
                 shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def serve(self, noise: float) -> float:
+        """Starts vLLM anew with other weights behind the same path; LMCache and what it holds stay.
+
+        Args:
+            noise: see :meth:`LinkedCheckpoint.point`.
+
+        Returns:
+            Seconds until vLLM was ready.
+
+        Raises:
+            ServerError: vLLM does not come up again.
+            HarnessError: the perturbed checkpoint can't be made.
+        """
+        if self._linked is None:
+            raise HarnessError("A serve step needs the checkpoint behind a link (check.linked_checkpoint=true).")
+        self.notify("stopping vLLM")
+        self.leftovers += self.vllm.stop()
+        self._linked.point(noise)
+        self._start_vllm()
+        return round(self.started_s["vllm"], 1)
 
     def snapshot(self) -> Snapshot:
         """Counters of both servers now."""
