@@ -98,18 +98,26 @@ def make_plan(config: RunConfig) -> Plan:
     check_targets(check, (cell.target for each in planned for cell in each.launch.cells))
     lengths, estimated = prompt_lengths(config, sizes.block_size)
     python = config.servers.lmcache.python or sys.executable
-    facts = Facts(
+    release = versions(python, server_environment(config)).get("lmcache")
+    findings = check_rules(rule_facts(config, sizes, [each.launch for each in planned], release, lengths))
+    return Plan(config, check, sizes, planned, len(lengths), lengths, estimated, findings)
+
+
+def rule_facts(
+    config: RunConfig, sizes: Sizes, plan: Sequence[Launch], lmcache: str | None, prompt_tokens: Sequence[int]
+) -> Facts:
+    """What rules look at before anything is started; ``lmcache`` is its release."""
+    return Facts(
         config,
         sizes,
-        list(dict.fromkeys(each.launch.budget for each in planned)),
+        list(dict.fromkeys(launch.budget for launch in plan)),
         config.servers.lmcache.chunk_size or sizes.block_size,
-        lmcache=versions(python, server_environment(config)).get("lmcache"),
-        prompt_tokens=lengths,
-        estimated=estimated,
-        targets=list(dict.fromkeys(cell.target for each in planned for cell in each.launch.cells)),
+        lmcache,
+        prompt_tokens,
+        # In whole blocks the pocket problems are the same for every tokenizer.
+        estimated=config.task.name != POCKET,
+        targets=list(dict.fromkeys(cell.target for launch in plan for cell in launch.cells)),
     )
-    findings = check_rules(facts)
-    return Plan(config, check, sizes, planned, len(lengths), lengths, estimated, findings)
 
 
 def prompt_lengths(config: RunConfig, block_size: int) -> tuple[list[int], bool]:
@@ -125,7 +133,6 @@ def prompt_lengths(config: RunConfig, block_size: int) -> tuple[list[int], bool]
         problems = make_problems(task.limit or DEFAULT_PROBLEMS, task.seed, shape)
     except ValueError as error:
         raise UsageError(f"task=pocket can't be built for N = {block_size}: {error}.") from error
-    # In whole blocks the same for every tokenizer; only the tails differ.
     return [problem.prompt_tokens for problem in problems], config.model.gpus > 0
 
 

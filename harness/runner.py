@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from harness.measure.provenance import provenance, versions, without_secrets_in
 from harness.model.predict import predicted_sizes
 from harness.model.rules import PROMPT_RULES, Facts, check_rules, obeyed
 from harness.model.sizes import Sizes
-from harness.plan import missing_hardware
+from harness.plan import missing_hardware, prompt_lengths, rule_facts
 from harness.report.progress import RunProgress
 from harness.report.terminal import summary_frame
 from harness.resume import check_versions
@@ -54,7 +54,8 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     plan = launches(config.sweep, block_size)
     check_targets(check, (cell.target for launch in plan for cell in launch.cells))
     lmcache = check_installed(config)
-    warnings = obeyed(check_rules(facts_of(config, sizes, plan, lmcache)))
+    lengths, _ = prompt_lengths(config, block_size)
+    warnings = obeyed(check_rules(rule_facts(config, sizes, plan, lmcache, lengths)))
     progress.stage(f"loading task {config.task.name}")
     task = load_task(config.task, block_size, config.model.path)
     if config.resume is None:
@@ -288,12 +289,6 @@ def check_installed(config: RunConfig) -> str:
             )
         releases[name] = found[name]
     return releases["lmcache"]
-
-
-def facts_of(config: RunConfig, sizes: Sizes, plan: Sequence[Launch], lmcache: str) -> Facts:
-    """What rules look at before anything is started."""
-    chunk_size = config.servers.lmcache.chunk_size or sizes.block_size
-    return Facts(config, sizes, list(dict.fromkeys(launch.budget for launch in plan)), chunk_size, lmcache)
 
 
 def new_run_id(config: RunConfig) -> str:

@@ -121,6 +121,15 @@ def test_cost_of_a_sweep() -> None:
     assert list(told["power"]) == ["0.05", "0.10", "0.20"]
 
 
+def test_sweeps_that_set_hit_rates_bring_prompts_that_can_have_them() -> None:
+    plan = make_plan(composed("model=qwen3_6_27b", "sweep=batched_tokens", "task.limit=45"))
+    assert plan.errors == []
+    assert plan.config.task.name == "pocket" and plan.config.engine.name == "gpu"
+    assert {round(plan.reachable(rate), 2) for rate in (0.0, 0.5, 0.97)} == {0.0, 0.5, 0.97}
+    (error,) = make_plan(composed("model=qwen3_6_27b", "sweep=batched_tokens")).errors
+    assert "300 prompts" in error.text and error.override == "servers.lmcache.l1_size_gb=617, or a smaller task.limit"
+
+
 def test_prompts_of_a_model_that_is_not_here_are_estimated() -> None:
     told = as_json(make_plan(composed("model=qwen3_5_9b", "task.min_blocks=3")))
     assert told["prompt_tokens_estimated"] is True
