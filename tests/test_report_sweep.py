@@ -105,5 +105,12 @@ def test_many_cells_are_one_line_each_in_80_columns() -> None:
     assert "…" not in text
 
 
+def test_the_longest_verdict_is_not_cut() -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(sweep_table([cell(127, 0.97, 1234.0, verdict="inconclusive")]))
+    assert " inconclusive" in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
 def test_every_cell_has_its_line() -> None:
     assert len(sweep_table(SWEEP).rows) == len(SWEEP)

@@ -25,8 +25,8 @@ def sweep_table(cells: Sequence[Cell]) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.add_column("budget", justify="right", no_wrap=True)
     for heading in (
-        "hit rate\ntarget",
-        "\nmeasured",
+        "hits\ntarget",
+        "\nfound",
         "score\ncold",
         "\nwarm",
         "TTFT\np50 ms",
@@ -34,7 +34,7 @@ def sweep_table(cells: Sequence[Cell]) -> Table:
         "running\navg/max",
     ):
         table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("verdict")
+    table.add_column("verdict", no_wrap=True)
     for cell in cells:
         warm, rate = cell["passes"]["warm"], cell["hit_rate"]
         table.add_row(
