@@ -37,6 +37,7 @@ COMMANDS = {
     "plan": "what a run would do, without server or GPU: python -m harness plan model=qwen3_6_27b [format=json]",
     "model": "write a model's YAML: python -m harness model import CONFIG.json [name=… path=… folder=configs/model]",
     "report": "show the summary of a results folder: python -m harness report results/<run id>",
+    "figures": "draw a run's figures as PNG and SVG into its folder: python -m harness figures results/<run id>",
 }
 
 APPENDING = re.compile(r" To append to your config use \S+")
@@ -65,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return model_command(rest)
             if command == "report":
                 return report_command(rest)
+            if command == "figures":
+                return figures_command(rest)
             raise UsageError(f"{command} is no command; {nearest(command, list(COMMANDS))}")
     except HarnessError as error:
         return complain(error)
@@ -130,8 +133,26 @@ def run_one(composed: DictConfig, *, bare: bool = False) -> int:
             folder, record, code = run(config, progress)
     except HarnessError as error:
         return complain(error)
-    print_run(Console(), record, folder.cells(), str(folder.path))
+    cells = folder.cells()
+    print_run(Console(), record, cells, str(folder.path))
+    if len(cells) > 1:
+        draw_at_the_end(folder.path)
     return code
+
+
+def draw_at_the_end(path: Path) -> None:
+    """Draws the figures of a sweep that is over; what goes wrong is told and changes neither verdict nor exit code."""
+    with RunProgress() as progress:
+        progress.stage("drawing figures")
+        try:
+            from harness.report.figures import write_figures
+
+            drawn = write_figures(path)
+        except Exception as error:
+            told = str(error).rstrip(".") or type(error).__name__
+            progress.warn(f"figures were not drawn: {told}. Try again: python -m harness figures {path}")
+        else:
+            progress.done(f"{len(drawn.written)} files in {path / 'figures'}")
 
 
 def plan_command(arguments: Sequence[str]) -> int:
@@ -199,6 +220,26 @@ def report_command(arguments: Sequence[str]) -> int:
     for argument in arguments:
         folder = RunFolder(Path(argument))
         print_run(Console(), read_json(folder.path / "run.json"), folder.cells(), str(folder.path))
+    return 0
+
+
+def figures_command(arguments: Sequence[str]) -> int:
+    """``figures``: draws what results folders have the data for; paths on stdout, what was skipped on stderr.
+
+    Raises:
+        UsageError: no folder was named, or it holds no run.
+        HarnessError: a folder can't be written.
+    """
+    if not arguments:
+        raise UsageError("figures needs a results folder: python -m harness figures results/<run id>")
+    from harness.report.figures import write_figures  # matplotlib: half a second that other commands need not wait
+
+    for argument in arguments:
+        drawn = write_figures(Path(argument))
+        for path in drawn.written:
+            print(path)
+        for name, reason in drawn.skipped.items():
+            print(f"skipped {name}: {reason}", file=sys.stderr)
     return 0
 
 

@@ -174,6 +174,15 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
         _replace(path, lambda temporary: frame.to_parquet(temporary, index=False))
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file of any other kind under a temporary name and renames it.
+
+    Raises:
+        HarnessError: the disk refuses.
+    """
+    _replace(path, lambda temporary: temporary.write_bytes(data))
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
