@@ -81,6 +81,8 @@ class SweepConfig:
     hit_rates: list[Any] = field(default_factory=lambda: ["full"])
     """Shares of the prompt tokens that warm retrieves, each a cell: numbers from 0 to 1, or ``full`` for all that
     can be reached. 0 retrieves nothing: speed only."""
+    diverge_after: list[Any] = field(default_factory=list)
+    """Blocks of N after which what was stored goes on differently, each a cell; needs ``check=divergence``."""
     repeats: int = 1
 
 

@@ -19,7 +19,7 @@ from harness.pocket.problems import make_problems
 from harness.pocket.shape import Shape
 from harness.servers.commands import Argument, check_extra_args, lmcache_arguments, served_path, vllm_arguments, words
 from harness.servers.environment import server_environment
-from harness.steps import Check, check_targets, parse_check
+from harness.steps import Check, check_cells, parse_check
 from harness.sweep import Launch, launches
 from harness.workload.pocket import DEFAULT_PROBLEMS, POCKET
 from harness.workload.seeding import reachable_rate
@@ -65,7 +65,7 @@ class Plan:
         """Traversals of all questions."""
         steps = [step for each in self.launches for step in self.check.launch]
         cells = [cell for each in self.launches for cell in each.launch.cells]
-        steps += [step for cell in cells for step in self.check.steps_for(cell.target)]
+        steps += [step for cell in cells for step in self.check.steps_for(cell)]
         return sum(step.action == "pass" for step in steps)
 
     def reachable(self, target: float | None) -> float:
@@ -95,7 +95,7 @@ def make_plan(config: RunConfig) -> Plan:
     check_extra_args(config)
     sizes = predicted_sizes(config.model, config.engine)
     planned = [_planned(config, launch, sizes.block_size) for launch in launches(config.sweep, sizes.block_size)]
-    check_targets(check, (cell.target for each in planned for cell in each.launch.cells))
+    check_cells(check, (cell for each in planned for cell in each.launch.cells))
     lengths, estimated = prompt_lengths(config, sizes.block_size)
     python = config.servers.lmcache.python or sys.executable
     release = versions(python, server_environment(config)).get("lmcache")

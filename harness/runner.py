@@ -27,7 +27,7 @@ from harness.servers.environment import server_environment
 from harness.servers.orphans import stop_orphans
 from harness.servers.stack import Stack
 from harness.session import LaunchSession
-from harness.steps import Check, check_targets, parse_check
+from harness.steps import Check, check_cells, parse_check
 from harness.store import SCHEMA, RunFolder, read_json, write_frame, write_json
 from harness.sweep import Launch, launches, missing
 from harness.workload.prompts import set_hash
@@ -52,7 +52,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     sizes = predicted_sizes(config.model, config.engine)
     block_size = sizes.block_size
     plan = launches(config.sweep, block_size)
-    check_targets(check, (cell.target for launch in plan for cell in launch.cells))
+    check_cells(check, (cell for launch in plan for cell in launch.cells))
     lmcache = check_installed(config)
     lengths, _ = prompt_lengths(config, block_size)
     warnings = obeyed(check_rules(rule_facts(config, sizes, plan, lmcache, lengths)))
@@ -124,7 +124,7 @@ def run_launch(
             record.prompts_built(set_hash(session.prompts))
             session.take(check.launch)
             for cell in launch.cells:
-                judged = session.measure(cell, check.steps_for(cell.target))
+                judged = session.measure(cell, check.steps_for(cell))
                 progress.cell_done(f"{cell.id}: {judged['verdict']}")
     finally:
         record.stopped(launch, stack, progress)
@@ -292,9 +292,12 @@ def check_installed(config: RunConfig) -> str:
 
 
 def new_run_id(config: RunConfig) -> str:
-    """``20260131-235959-<model>-<sweep>`` in UTC, with the check and the task where they are not the usual ones."""
+    """``20260131-235959-<model>-<sweep>`` in UTC, with the check and the task where they are not the usual ones.
+
+    A check of the sweep's own name is the usual one of that sweep.
+    """
     parts = [f"{datetime.now(UTC):%Y%m%d-%H%M%S}", config.model.name, config.sweep.name]
-    parts += [config.check.name] if config.check.name != "reset_warm" else []
+    parts += [config.check.name] if config.check.name not in ("reset_warm", config.sweep.name) else []
     parts += [config.task.name] if config.task.name != config.model.name else []
     name = "-".join(parts)
     taken = (f"{name}-{number}" for number in itertools.count(2))

@@ -14,12 +14,12 @@ from harness.equivalence.judge import judge_cell
 from harness.errors import HarnessError
 from harness.report.progress import RunProgress
 from harness.servers.stack import Stack
-from harness.steps import Step
+from harness.steps import DIVERGING, Step
 from harness.store import NewFolder, RunFolder, write_frame, write_json
 from harness.sweep import Cell, Launch
 from harness.workload.passes import run_pass, seed_prefixes, warm_up
 from harness.workload.prompts import Prompt, as_frame, set_hash, shared_first_blocks
-from harness.workload.seeding import check_target, first_chunks, prefixes
+from harness.workload.seeding import check_divergence, check_target, diverging, first_chunks, prefixes
 from harness.workload.tasks import build_prompts, load_task
 
 
@@ -72,7 +72,8 @@ class LaunchSession:
         """Builds and stores the prompts, and warms the servers up.
 
         Raises:
-            UsageError: the task's prompts can't cover what is asked for, or a cell's hit rate can't be reached.
+            UsageError: the task's prompts can't cover what is asked for, a cell's hit rate can't be reached, or they
+                end before they are to diverge.
             ServerError: a server does not answer.
         """
         self.progress.stage(f"building the prompts of task {self.config.task.name}")
@@ -84,8 +85,10 @@ class LaunchSession:
             max_model_len=self.stack.vllm.max_model_len(),
         )
         write_frame(self.folder / "prompts.parquet", as_frame(self.prompts))
+        lengths, chunk_size = [len(prompt.token_ids) for prompt in self.prompts], self.stack.chunk_size
         for cell in self.launch.cells:
-            check_target([len(prompt.token_ids) for prompt in self.prompts], self.stack.chunk_size, cell.target)
+            check_target(lengths, chunk_size, cell.target)
+            check_divergence(lengths, self.block_size, chunk_size, cell.diverges_after)
         if shared := shared_first_blocks(self.prompts, self.block_size):
             self.progress.warn(
                 f"{shared} of {len(self.prompts)} prompts share their first block with another one: cold requests may "
@@ -116,6 +119,7 @@ class LaunchSession:
             target=cell.target,
             floor=self.config.task.floor,
             prompt_set_sha256=set_hash(self.prompts),
+            diverges_after=cell.diverges_after,
         )
         with NewFolder(self.run.cell(cell.id)) as folder:
             gather_cell(folder, facts, taken.passes, taken.events)
@@ -146,17 +150,21 @@ class LaunchSession:
             case "serve":
                 return {"started_s": self.stack.serve(step.argument)}
             case "seed" if cell is not None:
-                return {"seeded": self._seed(cell)}
+                return {"seeded": self._seed(step, cell)}
         raise AssertionError(f"{step.action} was let through by parse_check")
 
     def _clear(self) -> dict[str, Any]:
         # vLLM first: what it still held could be stored again.
         return {"vllm": self.stack.vllm.reset_prefix_cache(), "lmcache": self.stack.lmcache.clear()}
 
-    def _seed(self, cell: Cell) -> dict[str, Any]:
-        lengths = {prompt.doc_id: len(prompt.token_ids) for prompt in self.prompts}
-        counts = first_chunks(lengths, self.stack.chunk_size, cell.target, self.config.load.seed)
-        requests = prefixes(self.prompts, counts, self.stack.chunk_size)
+    def _seed(self, step: Step, cell: Cell) -> dict[str, Any]:
+        if step.argument == DIVERGING:
+            assert cell.diverges_after is not None, "check_cells refuses it"
+            requests = diverging(self.prompts, cell.diverges_after, self.block_size)
+        else:
+            lengths = {prompt.doc_id: len(prompt.token_ids) for prompt in self.prompts}
+            counts = first_chunks(lengths, self.stack.chunk_size, cell.target, self.config.load.seed)
+            requests = prefixes(self.prompts, counts, self.stack.chunk_size)
         self.progress.stage(f"seeding {cell.id}", total=len(requests))
         return seed_prefixes(self.stack, self.config.load, requests, self.progress.step)
 

@@ -10,12 +10,16 @@ from typing import Any
 from harness.config import CheckConfig, nearest
 from harness.corruption import check_corruption
 from harness.errors import UsageError
+from harness.sweep import Cell
 
 PASS_NAME = re.compile(r"^[a-z][a-z0-9_]*$")
 
 PLAIN = ("clear", "clear_l1", "reset_local", "seed")
 """``clear`` empties both caches, ``clear_l1`` LMCache's memory only, ``reset_local`` vLLM's own cache only; ``seed``
 puts as many first chunks of every prompt into LMCache as the cell's target hit rate needs."""
+
+DIVERGING = "diverging"
+"""The one argument of ``seed``: whole prompts that share only the cell's first blocks with those that are asked."""
 
 WITH_ARGUMENT = ("pass", "corrupt", "serve")
 
@@ -36,13 +40,18 @@ class Check:
     launch: tuple[Step, ...]
     cell: tuple[Step, ...]
     seeded_cell: tuple[Step, ...] = field(default=())
-    """Steps of a cell with a target hit rate; empty where the check knows none."""
+    """Steps of a cell with a target hit rate, or whose prompts diverge; empty where the check knows none."""
     passes: tuple[str, ...] = field(default=())
     """Names of its passes in the order in which they run."""
 
-    def steps_for(self, target: float | None) -> tuple[Step, ...]:
-        """Steps of a cell with this target hit rate; None is all that can be reached."""
-        return self.cell if target is None else self.seeded_cell
+    def steps_for(self, cell: Cell) -> tuple[Step, ...]:
+        """Steps of a cell: other ones where something must be seeded."""
+        return self.seeded_cell if cell.seeded else self.cell
+
+    @property
+    def diverges(self) -> bool:
+        """Whether its seeded cells are those of prompts that diverge."""
+        return Step("seed", DIVERGING) in self.seeded_cell
 
 
 def parse_check(config: CheckConfig) -> Check:
@@ -68,23 +77,30 @@ def parse_check(config: CheckConfig) -> Check:
         raise UsageError(f"check {config.name} has a corrupt step, which needs file_l2: true.")
     if not config.linked_checkpoint and any(step.action == "serve" for step in launch + cell + seeded):
         raise UsageError(f"check {config.name} has a serve step, which needs linked_checkpoint: true.")
-    if Step("seed") in launch + cell:
+    if any(step.action == "seed" for step in launch + cell):
         raise UsageError(f"check {config.name}: seed belongs into seeded_cell: elsewhere there is no target hit rate.")
     if seeded:
         _check_seeded(config.name, launch, cell, seeded)
     return Check(config.name, launch, cell, seeded, passes)
 
 
-def check_targets(check: Check, targets: Iterable[float | None]) -> None:
-    """Refuses target hit rates that a check has no steps for.
+def check_cells(check: Check, cells: Iterable[Cell]) -> None:
+    """Refuses cells that a check has no steps for: target hit rates need ``seed``, divergence ``seed: diverging``.
 
     Raises:
         UsageError: in one sentence.
     """
-    if not check.seeded_cell and any(target is not None for target in targets):
+    listed = list(cells)
+    if any(cell.target is not None for cell in listed) and (check.diverges or not check.seeded_cell):
+        has = "seeds prompts that diverge" if check.diverges else "has no seeded_cell"
         raise UsageError(
-            f"check {check.name} has no seeded_cell, so it can't bring a hit rate about: use sweep.hit_rates=[full] "
-            "or check=reset_warm."
+            f"check {check.name} {has}, so it can't bring a hit rate about: use sweep.hit_rates=[full] or "
+            "check=reset_warm."
+        )
+    if any(cell.diverges_after is not None for cell in listed) and not check.diverges:
+        raise UsageError(
+            f"check {check.name} has no step `seed: {DIVERGING}`, so it can't make prompts diverge: use "
+            "sweep.diverge_after=[] or check=divergence."
         )
 
 
@@ -95,7 +111,7 @@ def _check_seeded(name: str, launch: tuple[Step, ...], cell: tuple[Step, ...], s
             f"{', '.join(_passes(cell)) or 'none'}: they must be the same."
         )
     # What cold or an earlier cell has left in LMCache would be retrieved as well.
-    if seeded[0] != Step("clear") or seeded.count(Step("seed")) != 1:
+    if seeded[0] != Step("clear") or sum(step.action == "seed" for step in seeded) != 1:
         raise UsageError(f"check {name}: seeded_cell must begin with clear and have one seed step.")
 
 
@@ -116,6 +132,12 @@ def _step(entry: Any, where: str) -> Step:
             return Step("pass", argument)
         if action == "pass" and isinstance(argument, str):
             raise UsageError(f"{where}: a pass can't be called {argument!r}: small letters, digits and _ make a name.")
+        if action == "seed" and argument == DIVERGING:
+            return Step("seed", DIVERGING)
+        if action == "seed":
+            raise UsageError(
+                f"{where}: seed takes no argument but {DIVERGING}: write `- seed` or `- seed: {DIVERGING}`."
+            )
         if action in PLAIN:
             raise UsageError(f"{where}: {action} takes no argument: write `- {action}`, without a colon.")
         if action == "corrupt" and isinstance(argument, Mapping):

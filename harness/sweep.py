@@ -1,4 +1,4 @@
-"""Budgets x hit rates x repeats -> launches and their cells; budgets are written relative to N."""
+"""Budgets x (hit rates and points of divergence) x repeats -> launches and their cells; budgets are relative to N."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ FULL = "full"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One point of a sweep: model x budget x hit rate x repeat."""
+    """One point of a sweep: model x budget x hit rate or point of divergence x repeat."""
 
     id: str
     budget: int
     repeat: int
     target: float | None = None
     """Hit rate asked for, as a fraction of prompt tokens; None is all that can be reached."""
+    diverges_after: int | None = None
+    """Blocks of N that what is stored shares with the prompts; None stores the prompts themselves."""
+
+    @property
+    def seeded(self) -> bool:
+        """Whether it retrieves what was seeded for it, not what cold has stored."""
+        return self.target is not None or self.diverges_after is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +78,24 @@ def hit_rate_target(rate: object) -> float | None:
     return float(rate)
 
 
-def launches(sweep: SweepConfig, block_size: int) -> list[Launch]:
-    """All launches of a sweep, in the order in which they run: one per budget and repeat, with all its hit rates.
+def divergence_blocks(blocks: object) -> int:
+    """Whole blocks that are shared before a divergence.
 
     Raises:
-        UsageError: a budget or hit rate is wrong, or two of them are the same.
+        UsageError: no whole number from 1 on.
+    """
+    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
+        raise UsageError(
+            f"sweep.diverge_after: {blocks!r} is no number of blocks: write whole numbers from 1 on, such as [8, 4]."
+        )
+    return blocks
+
+
+def launches(sweep: SweepConfig, block_size: int) -> list[Launch]:
+    """All launches of a sweep, in the order in which they run: one per budget and repeat, with all its cells.
+
+    Raises:
+        UsageError: a budget, hit rate or point of divergence is wrong, or two of them are the same.
     """
     budgets = [budget_tokens(budget, block_size) for budget in sweep.budgets]
     if len(set(budgets)) < len(budgets):
@@ -83,9 +103,12 @@ def launches(sweep: SweepConfig, block_size: int) -> list[Launch]:
     targets = [hit_rate_target(rate) for rate in sweep.hit_rates]
     if len(set(targets)) < len(targets):
         raise UsageError(f"sweep.hit_rates={sweep.hit_rates} names the same hit rate twice.")
+    afters = [divergence_blocks(blocks) for blocks in sweep.diverge_after]
+    if len(set(afters)) < len(afters):
+        raise UsageError(f"sweep.diverge_after={sweep.diverge_after} names the same number of blocks twice.")
     # The full cell retrieves what cold has stored; the others begin by clearing it.
     targets.sort(key=lambda target: target is not None)
-    return [_launch(budget, targets, repeat) for repeat in range(1, sweep.repeats + 1) for budget in budgets]
+    return [_launch(budget, targets, afters, repeat) for repeat in range(1, sweep.repeats + 1) for budget in budgets]
 
 
 def missing(plan: list[Launch], done: Container[str]) -> list[Launch]:
@@ -94,11 +117,12 @@ def missing(plan: list[Launch], done: Container[str]) -> list[Launch]:
     return [launch for launch in left if launch.cells]
 
 
-def _launch(budget: int, targets: list[float | None], repeat: int) -> Launch:
-    cells = tuple(
-        Cell(f"budget{budget}-{_hit_rate_name(target)}-r{repeat}", budget, repeat, target) for target in targets
-    )
-    return Launch(f"budget{budget}-r{repeat}", budget, cells)
+def _launch(budget: int, targets: list[float | None], afters: list[int], repeat: int) -> Launch:
+    cells = [Cell(f"budget{budget}-{_hit_rate_name(target)}-r{repeat}", budget, repeat, target) for target in targets]
+    cells += [
+        Cell(f"budget{budget}-after{blocks}-r{repeat}", budget, repeat, diverges_after=blocks) for blocks in afters
+    ]
+    return Launch(f"budget{budget}-r{repeat}", budget, tuple(cells))
 
 
 def _hit_rate_name(target: float | None) -> str:

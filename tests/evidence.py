@@ -181,6 +181,25 @@ def healthy(questions: int = QUESTIONS) -> Evidence:
     return evidence_of(pass_of(name, questions) for name in PASSES)
 
 
+def diverged(after: int, found: int, *, right: Callable[[int], bool] = right_by_default, **facts: Any) -> Evidence:
+    """A cell whose stored prompts share ``after`` blocks with those asked, and each of these found ``found``."""
+    hits, retrieves = QUESTIONS * found * N, QUESTIONS * (found > 0)
+    records = [replace(record("warm", doc_id), cached_tokens=found * N) for doc_id in range(QUESTIONS)]
+    passes = [pass_of("cold"), pass_of("local_warm"), pass_of("warm", records=records, right=right)]
+    name = f"budget127-after{after}-r1"
+    served = with_flow(
+        evidence_of(passes, cell_id=name, diverges_after=after, **facts),
+        "warm",
+        external_hit=hits,
+        lookup_hit=hits,
+        retrieves_submitted=retrieves,
+        retrieves_finished=retrieves,
+    )
+    seeded = {"requests": QUESTIONS, "tokens": prompt_tokens(), "chunks_written": QUESTIONS * (BLOCKS + 1)}
+    seed = {"step": "seed", "argument": "diverging", "seeded": seeded}
+    return replace(served, events=(*EVENTS[:-1], EVENTS[0], seed, EVENTS[-1]))
+
+
 def with_pass(evidence: Evidence, name: str, **changes: Any) -> Evidence:
     """The same with fields of one pass replaced."""
     return replace(evidence, passes={**evidence.passes, name: replace(evidence.passes[name], **changes)})

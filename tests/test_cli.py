@@ -57,6 +57,8 @@ BAD_OVERRIDES = [
     ("sweep.hit_rates=[]", "sweep.hit_rates is empty"),
     ("sweep.hit_rates=[97]", "sweep.hit_rates: 97 is no hit rate: write a number from 0 to 1"),
     ("sweep.hit_rates=[0.5,0.5]", "sweep.hit_rates=[0.5, 0.5] names the same hit rate twice"),
+    ("sweep.diverge_after=[0]", "sweep.diverge_after: 0 is no number of blocks"),
+    ("sweep.diverge_after=[4]", "check reset_warm has no step `seed: diverging`"),
     ("check.seeded_cell=[clear,{pass: warm}]", "check reset_warm: seeded_cell must begin with clear and have one seed"),
     ("resume=nope", "nope/run.json can't be read"),
     ("model.path=/nonexistent", "model.path=/nonexistent is not a folder"),

@@ -148,7 +148,9 @@ def test_json_for_programs_and_refusals_as_exit_codes(capsys: Captured) -> None:
     assert "format=xml is not known; known: text, json." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("override", ["model=nope", "gate=null", "sweep.budgets=[10]", "task.limit=0", "junk"])
+@pytest.mark.parametrize(
+    "override", ["model=nope", "gate=null", "sweep.budgets=[10]", "sweep.diverge_after=[4]", "task.limit=0", "junk"]
+)
 def test_a_plan_of_a_wrong_configuration(override: str, capsys: Captured) -> None:
     assert main(["plan", override]) == 2
     out, err = capsys.readouterr()

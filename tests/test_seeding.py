@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 
 from harness.errors import UsageError
 from harness.workload.prompts import Prompt, whole_blocks
-from harness.workload.seeding import check_target, first_chunks, prefixes, reachable_rate, total_chunks
+from harness.workload.seeding import (
+    check_divergence,
+    check_target,
+    diverging,
+    first_chunks,
+    prefixes,
+    reachable_rate,
+    shared_tokens,
+    total_chunks,
+)
 
 SETS = [[random.Random(seed).randint(1, 900) for _ in range(random.Random(seed).randint(1, 60))] for seed in range(25)]
 """Sets of prompt lengths in tokens, some without a whole chunk."""
@@ -126,3 +136,65 @@ def test_a_target_between_two_rates_is_refused_with_the_numbers() -> None:
 def test_a_target_that_seeds_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match=r"0\.02 is less than half a chunk of 64 tokens, of 1,000 prompt tokens"):
         check_target([1000], 64, 0.02)
+
+
+# --- divergence --------------------------------------------------------------------------------------------
+
+
+def of_tokens(doc_id: int, *tokens: int) -> Prompt:
+    return Prompt(doc_id, "text", tokens, ("\n",), 28)
+
+
+def alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens before the first one that differs."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4, 7, 8])
+def test_a_diverging_prompt_shares_exactly_its_first_blocks_and_is_as_long(blocks: int) -> None:
+    prompts = [prompt(i, 8 * 64 + 1 + i % 3) for i in range(10)]
+    seeded = diverging(prompts, blocks, 64)
+    assert [each.doc_id for each in seeded] == [each.doc_id for each in prompts]
+    for stored, asked in zip(seeded, prompts, strict=True):
+        assert len(stored.token_ids) == len(asked.token_ids)
+        assert alike(stored.token_ids, asked.token_ids) == blocks * 64
+        assert (stored.max_tokens, stored.stop) == (1, ())
+    assert diverging(prompts, blocks, 64) == seeded, "the same every time"
+
+
+def test_it_goes_on_with_the_next_prompt_from_the_same_place() -> None:
+    seeded = diverging([of_tokens(1, 1, 2, 3, 4, 5), of_tokens(2, 6, 7, 8, 9), of_tokens(3, 10, 11, 12)], 1, 2)
+    assert [each.token_ids for each in seeded] == [(1, 2, 8, 9, 6), (6, 7, 12, 10), (10, 11, 3)]
+
+
+def test_it_differs_at_once() -> None:
+    """Both ask alike where they diverge: a token that is the same would be shared as well."""
+    first, second = diverging([of_tokens(1, 1, 2, 9, 4), of_tokens(2, 5, 6, 9, 8)], 1, 2)
+    assert (first.token_ids, second.token_ids) == ((1, 2, 8, 5), (5, 6, 4, 1))
+    (alone,) = diverging([of_tokens(1, 1, 2, 3, 4)], 1, 2)
+    assert alone.token_ids == (1, 2, 4, 1)
+    with pytest.raises(ValueError, match="prompt 1 can't go on differently after 2 tokens"):
+        diverging([of_tokens(1, 7, 7, 7, 7)], 1, 2)
+
+
+def test_it_is_no_other_prompt_either() -> None:
+    """Prompts that share their first blocks: gone on with as it is, the next one would be stored, not a stranger."""
+    prompts = [of_tokens(i, 1, 2, 10 * i, 10 * i + 1, 10 * i + 2) for i in range(1, 6)]
+    asked = {each.token_ids[:4] for each in prompts}
+    for stored in diverging(prompts, 1, 2):
+        assert stored.token_ids[:2] == (1, 2) and stored.token_ids[:4] not in asked
+
+
+def test_what_can_be_found_is_shared_and_in_whole_chunks() -> None:
+    assert shared_tokens(8 * 64 + 3, 4 * 64, 64) == 4 * 64
+    assert shared_tokens(8 * 64 + 3, 7 * 64, 128) == 6 * 64, "half a chunk is not found"
+    assert shared_tokens(8 * 64, 8 * 64, 64) == 7 * 64, "the last token is computed"
+
+
+def test_prompts_must_reach_the_point_of_divergence() -> None:
+    check_divergence([100], 64, 64, None)
+    check_divergence([513, 515], 64, 64, 8)
+    with pytest.raises(UsageError, match=r"8 blocks can't be shared: .* has 512 tokens, and 7 blocks of N = 64 of it"):
+        check_divergence([512, 515], 64, 64, 8)
+    with pytest.raises(UsageError, match="1 blocks are 64 tokens, less than one of LMCache's chunks of 128"):
+        check_divergence([513], 64, 128, 1)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from evidence import QUESTIONS, N, healthy, prompt_length, with_flow, write_passes
+from evidence import BLOCKS, QUESTIONS, N, healthy, prompt_length, with_flow, write_passes
 from stack_support import composed
 
 from harness import session
@@ -62,7 +62,7 @@ class Walk:
     def seed(self, stack: Any, load: Any, requests: Sequence[Prompt], on_done: Any) -> dict[str, int]:
         self.asked.append("seed")
         self.seeded = list(requests)
-        return {"requests": len(requests)}
+        return {"requests": len(requests), "chunks_written": 2 * BLOCKS * len(requests)}
 
 
 def walk(folder: Path, monkeypatch: pytest.MonkeyPatch, hit_rates: str, *overrides: str) -> Walk:
@@ -74,7 +74,7 @@ def measured(walked: Walk) -> list[dict[str, Any]]:
     check = parse_check(walked.config.check)
     walked.session.prepare()
     walked.session.take(check.launch)
-    return [walked.session.measure(cell, check.steps_for(cell.target)) for cell in walked.launch.cells]
+    return [walked.session.measure(cell, check.steps_for(cell)) for cell in walked.launch.cells]
 
 
 def test_the_full_cell_retrieves_what_cold_has_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_a_seeded_cell_begins_empty_and_gets_its_share(tmp_path: Path, monkeypat
     for request in walked.seeded:
         assert request.token_ids == PROMPTS[request.doc_id].token_ids[: len(request.token_ids)]
     (event,) = (event for event in cells[1]["events"] if event["step"] == "seed")
-    assert event["seeded"] == {"requests": len(walked.seeded)}
+    assert event["seeded"]["requests"] == len(walked.seeded)
     # Warm was served with everything that could be stored, so the seeding had no effect: not what was asked for.
     assert cells[1]["verdict"] == "invalid"
 
@@ -118,6 +118,34 @@ def test_hit_rate_0_seeds_nothing_and_is_about_speed_only(tmp_path: Path, monkey
     (cell,) = measured(walked)
     assert (cell["verdict"], cell["reasons"]) == ("pass", ["speed only: nothing is retrieved at hit rate 0"])
     assert walked.seeded == []
+
+
+def test_a_diverging_cell_stores_prompts_that_share_only_their_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked = walk(tmp_path, monkeypatch, "full", "check=divergence", "sweep.diverge_after=[4]")
+    full, diverged = measured(walked)
+    after_full = walked.asked[walked.asked.index("warm") + 1 :]
+    assert after_full == ["reset_local", "clear", "seed", "reset_local", "warm"]
+    assert walked.orders[-1] == "budget127-after4-r1/warm"
+    assert len(walked.seeded) == QUESTIONS
+    for stored in walked.seeded:
+        asked = PROMPTS[stored.doc_id].token_ids
+        assert len(stored.token_ids) == len(asked)
+        assert [a == b for a, b in zip(stored.token_ids, asked, strict=True)].index(False) == 4 * N
+    assert (full["reuse"], diverged["reuse"]["diverges_after_blocks"]) == (None, 4)
+    assert [event["argument"] for event in diverged["events"] if event["step"] == "seed"] == ["diverging"]
+    # Warm was served with all six blocks, though only four of them are the same.
+    assert diverged["verdict"] == "invalid" and "WRONG STATE" in "; ".join(diverged["reasons"])
+
+
+def test_prompts_that_end_before_they_diverge_are_refused_before_the_first_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked = walk(tmp_path, monkeypatch, "full", "check=divergence", "sweep.diverge_after=[4,7]")
+    with pytest.raises(UsageError, match="7 blocks can't be shared: the shortest prompt has 411 tokens, and 6 blocks"):
+        walked.session.prepare()
+    assert walked.asked == []
 
 
 def test_a_target_out_of_reach_is_refused_before_the_first_pass(

@@ -1,4 +1,4 @@
-"""One real launch, six cells: equal, damaged, bypassed, served locally, half seeded, nothing seeded.
+"""One real launch, seven cells: equal, damaged, bypassed, served locally, half seeded, nothing seeded, diverged.
 
 At concurrency 1 the batch never differs between passes, so a warm pass must repeat every token and logprob.
 """
@@ -26,7 +26,7 @@ from harness.pocket.problems import make_problems
 from harness.report.progress import RunProgress
 from harness.servers.stack import Stack
 from harness.session import LaunchSession
-from harness.steps import Step
+from harness.steps import DIVERGING, Step
 from harness.store import RunFolder
 from harness.sweep import Cell, launches
 from harness.workload.seeding import first_chunks
@@ -49,10 +49,14 @@ CELLS = {
     "served_locally": [Step("pass", "warm")],
     "half": [Step("clear"), Step("seed"), Step("reset_local"), Step("pass", "warm")],
     "nothing": [Step("clear"), Step("seed"), Step("reset_local"), Step("pass", "warm")],
+    "diverged": [Step("clear"), Step("seed", DIVERGING), Step("reset_local"), Step("pass", "warm")],
 }
 
 TARGETS = {"half": 0.5, "nothing": 0.0}
 """Hit rates asked for; the other cells take all that is there."""
+
+AFTER = {"diverged": 4}
+"""Blocks that are shared with what is stored."""
 
 
 @dataclass
@@ -89,7 +93,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
         session.prepare()
         session.take([Step("clear"), Step("pass", "cold"), Step("pass", "local_warm")])
         for name, steps in CELLS.items():
-            result.cells[name] = session.measure(Cell(name, launch.budget, 1, TARGETS.get(name)), steps)
+            cell = Cell(name, launch.budget, 1, TARGETS.get(name), AFTER.get(name))
+            result.cells[name] = session.measure(cell, steps)
             # Only equality needs a batch that never differs; the other cells are about the verdict.
             config.load.concurrency = 8
     yield result
@@ -180,6 +185,14 @@ def test_hit_rate_0_retrieves_nothing(measured: Measured) -> None:
     cell = measured.cells["nothing"]
     assert (cell["verdict"], cell["hit_rate"]["measured"]) == ("pass", 0.0), cell["reasons"]
     assert (measured.requests("nothing", "warm")["cached_tokens"] == 0).all()
+
+
+def test_every_prompt_hits_exactly_what_it_shares_with_a_stored_one(measured: Measured) -> None:
+    """At 2N - 1 every block ends a step, so that nothing of what is shared is lost."""
+    cell = measured.cells["diverged"]
+    assert cell["verdict"] != "invalid", cell["reasons"]
+    assert cell["reuse"]["hit_tokens"] == cell["reuse"]["shared_tokens"] == QUESTIONS * 4 * 64
+    assert (measured.requests("diverged", "warm")["cached_tokens"] == 4 * 64).all()
 
 
 def test_the_verdict_follows_from_the_files_alone(measured: Measured) -> None:

@@ -12,7 +12,8 @@ from harness.cli import configs_folder
 from harness.config import CheckConfig
 from harness.corruption import Corruption
 from harness.errors import UsageError
-from harness.steps import Check, Step, check_targets, parse_check
+from harness.steps import DIVERGING, Check, Step, check_cells, parse_check
+from harness.sweep import Cell
 
 SHIPPED = sorted((configs_folder() / "check").glob("*.yaml"))
 
@@ -21,12 +22,16 @@ WARM: dict[str, Any] = {"pass": "warm"}
 CORRUPT: dict[str, Any] = {"corrupt": {"kind": "flipped_bytes", "group": 0, "share": 0.01}}
 
 
+FULL, HALF, NOTHING = (Cell("cell", 127, 1, target) for target in (None, 0.5, 0.0))
+DIVERGED = Cell("cell", 127, 1, diverges_after=4)
+
+
 def check(launch: list[Any], cell: list[Any], *, seeded: list[Any] | None = None, file_l2: bool = False) -> Check:
     return parse_check(CheckConfig("test", launch, cell, seeded or [], file_l2))
 
 
 def test_there_are_checks() -> None:
-    assert {"reset_warm", "bypassed", "flipped_bytes"} <= {path.stem for path in SHIPPED}
+    assert {"reset_warm", "bypassed", "flipped_bytes", "divergence"} <= {path.stem for path in SHIPPED}
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -47,8 +52,19 @@ def test_the_main_check() -> None:
     assert Step("clear") not in steps[steps.index(Step("pass", "cold")) :]
     # A target hit rate: what cold has stored must not be there.
     seeded = (Step("clear"), Step("seed"), Step("reset_local"), Step("pass", "warm"))
-    assert parsed.steps_for(0.5) == parsed.steps_for(0.0) == seeded
-    assert parsed.steps_for(None) == parsed.cell
+    assert parsed.steps_for(HALF) == parsed.steps_for(NOTHING) == seeded
+    assert parsed.steps_for(FULL) == parsed.cell
+    assert not parsed.diverges
+
+
+def test_the_check_of_divergence() -> None:
+    (path,) = (path for path in SHIPPED if path.stem == "divergence")
+    parsed = parse_check(CheckConfig(**yaml.safe_load(path.read_text())))
+    assert parsed.passes == ("cold", "local_warm", "warm")
+    seeded = (Step("clear"), Step("seed", DIVERGING), Step("reset_local"), Step("pass", "warm"))
+    assert parsed.steps_for(DIVERGED) == seeded
+    assert parsed.steps_for(FULL) == (Step("reset_local"), Step("pass", "warm"))
+    assert parsed.diverges
 
 
 def test_steps() -> None:
@@ -68,7 +84,9 @@ def test_steps() -> None:
         ("claer", "launch, step 2: 'claer' is no step; did you mean clear?"),
         ("warp", "'warp' is no step; known: clear, clear_l1, reset_local, seed, pass, corrupt, serve."),
         ({"restart": None}, "'restart' is no step"),
-        ({"seed": 0.5}, "seed takes no argument"),
+        ({"seed": 0.5}, "seed takes no argument but diverging: write `- seed` or `- seed: diverging`."),
+        ({"seed": None}, "seed takes no argument but diverging"),
+        ({"seed": {"diverging": True}}, "seed takes no argument but diverging"),
         ({"clear": None}, "clear takes no argument: write `- clear`, without a colon."),
         ({"reset_local": "vllm"}, "reset_local takes no argument"),
         ("pass", "'pass' is not complete: write `pass: NAME`"),
@@ -115,6 +133,7 @@ def test_a_check_compares_one_cold_with_one_warm_pass(launch: list[Any], cell: l
         (["seed", "clear", WARM], "must begin with clear"),
         (["clear", WARM], "have one seed step"),
         (["clear", "seed", "seed", WARM], "have one seed step"),
+        (["clear", "seed", {"seed": "diverging"}, WARM], "have one seed step"),
         (["clear", "sede", WARM], "seeded_cell, step 2: 'sede' is no step; did you mean seed?"),
         (["clear", "seed", CORRUPT, WARM], "has a corrupt step, which needs file_l2: true"),
     ],
@@ -125,7 +144,10 @@ def test_a_seeded_cell_clears_seeds_and_measures_what_the_other_cells_do(seeded:
         check([COLD], [WARM], seeded=seeded)
 
 
-@pytest.mark.parametrize(("launch", "cell"), [([COLD, "seed"], [WARM]), ([COLD], ["seed", WARM])])
+@pytest.mark.parametrize(
+    ("launch", "cell"),
+    [([COLD, "seed"], [WARM]), ([COLD], ["seed", WARM]), ([COLD], [{"seed": "diverging"}, WARM])],
+)
 def test_seeding_needs_a_target(launch: list[Any], cell: list[Any]) -> None:
     with pytest.raises(UsageError, match="seed belongs into seeded_cell"):
         check(launch, cell)
@@ -133,11 +155,21 @@ def test_seeding_needs_a_target(launch: list[Any], cell: list[Any]) -> None:
 
 def test_a_check_without_seeded_cells_refuses_target_hit_rates() -> None:
     plain = check([COLD], [WARM])
-    check_targets(plain, [None])
-    check_targets(check([COLD], [WARM], seeded=["clear", "seed", WARM]), [None, 0.5, 0.0])
-    for target in (0.5, 0.0):
+    check_cells(plain, [FULL])
+    check_cells(check([COLD], [WARM], seeded=["clear", "seed", WARM]), [FULL, HALF, NOTHING])
+    for cell in (HALF, NOTHING):
         with pytest.raises(UsageError, match=r"check test has no seeded_cell.*sweep\.hit_rates=\[full\]"):
-            check_targets(plain, [None, target])
+            check_cells(plain, [FULL, cell])
+
+
+def test_hit_rates_and_divergence_need_seeds_of_their_own() -> None:
+    diverging = check([COLD], [WARM], seeded=["clear", {"seed": "diverging"}, WARM])
+    check_cells(diverging, [FULL, DIVERGED])
+    with pytest.raises(UsageError, match=r"check test seeds prompts that diverge, so .* or check=reset_warm"):
+        check_cells(diverging, [HALF])
+    for other in (check([COLD], [WARM]), check([COLD], [WARM], seeded=["clear", "seed", WARM])):
+        with pytest.raises(UsageError, match=r"no step `seed: diverging`, .*=\[\] or check=divergence"):
+            check_cells(other, [FULL, DIVERGED])
 
 
 def test_corruption_needs_files() -> None:

@@ -13,13 +13,16 @@ from harness.config import SweepConfig
 from harness.errors import UsageError
 from harness.pocket import CHECKPOINT
 from harness.pocket.ruler import POCKET_RULER
+from harness.steps import check_cells, parse_check
 from harness.sweep import Launch, budget_tokens, hit_rate_target, launches, missing
 from harness.workload.pocket import pocket_problems
-from harness.workload.seeding import check_target, reachable_rate
+from harness.workload.seeding import check_divergence, check_target, reachable_rate
 
 
-def sweep(*budgets: object, hit_rates: Sequence[object] = ("full",), repeats: int = 1) -> SweepConfig:
-    return SweepConfig(name="test", budgets=list(budgets), hit_rates=list(hit_rates), repeats=repeats)
+def sweep(
+    *budgets: object, hit_rates: Sequence[object] = ("full",), after: Sequence[object] = (), repeats: int = 1
+) -> SweepConfig:
+    return SweepConfig("test", list(budgets), list(hit_rates), list(after), repeats)
 
 
 def ids(plan: list[Launch]) -> list[str]:
@@ -131,6 +134,35 @@ def test_the_same_hit_rate_twice_is_refused() -> None:
         launches(sweep("N", hit_rates=(0, 0.5, 0.0)), 64)
 
 
+def test_a_cell_per_point_of_divergence_behind_the_full_one() -> None:
+    plan = launches(sweep("2N-1", "16N", after=(8, 7, 4)), 64)
+    assert ids(plan) == [
+        "budget127-full-r1",
+        "budget127-after8-r1",
+        "budget127-after7-r1",
+        "budget127-after4-r1",
+        "budget1024-full-r1",
+        "budget1024-after8-r1",
+        "budget1024-after7-r1",
+        "budget1024-after4-r1",
+    ]
+    assert [cell.diverges_after for cell in plan[0].cells] == [None, 8, 7, 4]
+    assert [cell.seeded for cell in plan[0].cells] == [False, True, True, True]
+    assert all(cell.target is None for launch in plan for cell in launch.cells)
+
+
+@pytest.mark.parametrize("blocks", [0, -1, 2.0, 0.5, "4", True, None, [4]])
+def test_what_is_no_point_of_divergence(blocks: object) -> None:
+    with pytest.raises(UsageError, match="is no number of blocks: write whole numbers from 1 on") as caught:
+        launches(sweep("N", after=(2, blocks)), 64)
+    assert repr(blocks) in str(caught.value)
+
+
+def test_the_same_point_of_divergence_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"sweep\.diverge_after=\[4, 2, 4\] names the same number of blocks twice"):
+        launches(sweep("N", after=(4, 2, 4)), 64)
+
+
 def test_what_is_left_of_a_plan() -> None:
     plan = launches(sweep("N", "2N-1", hit_rates=("full", 0.5)), 64)
     assert missing(plan, set()) == plan
@@ -150,6 +182,7 @@ def test_shipped_sweeps_can_be_reached_with_the_prompts_that_they_ask_for(name: 
     for launch in launches(config.sweep, 64):
         for cell in launch.cells:
             check_target(lengths, 64, cell.target)
+            check_divergence(lengths, 64, 64, cell.diverges_after)
             if cell.target is not None:
                 assert reachable_rate(lengths, 64, cell.target) == pytest.approx(cell.target, abs=0.001)
 
@@ -163,6 +196,18 @@ def test_the_sweep_of_batched_tokens() -> None:
 def test_the_sweep_of_hit_rates() -> None:
     (launch,) = launches(composed("sweep=hit_rate").sweep, 64)
     assert (launch.budget, len(launch.cells)) == (127, 8)
+
+
+def test_the_sweep_of_divergence_brings_its_check() -> None:
+    config = composed("sweep=divergence")
+    assert config.check.name == "divergence"
+    plan = launches(config.sweep, 64)
+    assert [launch.budget for launch in plan] == [127, 1024]
+    assert all([cell.diverges_after for cell in launch.cells] == [None, 8, 7, 4, 2] for launch in plan)
+    for launch in plan:
+        check_cells(parse_check(config.check), launch.cells)
+    assert composed("sweep=divergence", "check=reset_warm").check.name == "reset_warm", "what is typed counts"
+    assert composed("sweep=hit_rate").check.name == "reset_warm"
 
 
 def test_a_sweep_may_be_given_other_prompts() -> None:

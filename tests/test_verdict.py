@@ -20,7 +20,7 @@ from harness.equivalence.verdict import (
     Decision,
     Verdict,
     decide,
-    decide_speed_only,
+    decide_uncompared,
     exit_code,
     judge_run,
     run_verdict,
@@ -382,8 +382,8 @@ def test_exit_codes(verdict: Verdict, fail: int, warn: int) -> None:
     assert exit_code(verdict, "warn") == warn
 
 
-def test_speed_only_is_valid_or_not() -> None:
-    assert decide_speed_only([HELD]).verdict is Verdict.PASS
-    decision = decide_speed_only([HELD, MISSED])
+def test_what_retrieved_nothing_is_valid_or_not() -> None:
+    assert decide_uncompared([HELD], "speed only") == Decision(Verdict.PASS, ("speed only",))
+    decision = decide_uncompared([HELD, MISSED], "speed only")
     assert decision.verdict is Verdict.INVALID
     assert decision.reasons == ("nothing was retrieved: 0 tokens (required: above 0)",)

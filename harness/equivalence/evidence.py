@@ -33,6 +33,8 @@ class CellFacts:
     floor: float
     """Cold scores at or below this prove nothing."""
     prompt_set_sha256: str
+    diverges_after: int | None = None
+    """Blocks of N that what was stored shares with the prompts; None: the prompts themselves were stored."""
 
     @property
     def speed_only(self) -> bool:

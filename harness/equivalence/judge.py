@@ -10,12 +10,13 @@ import pandas as pd
 
 from harness.config import GateConfig
 from harness.equivalence.drift import measure_drift
-from harness.equivalence.evidence import Evidence, PassEvidence
+from harness.equivalence.evidence import CellFacts, Evidence, PassEvidence
 from harness.equivalence.lmcache_ci import lmcache_rule
 from harness.equivalence.paired import PairedTable, paired_table
+from harness.equivalence.reuse import Reuse, measure_reuse
 from harness.equivalence.score import score_tests
 from harness.equivalence.validity import check_validity, hit_rate
-from harness.equivalence.verdict import decide, decide_speed_only
+from harness.equivalence.verdict import decide, decide_uncompared
 from harness.errors import HarnessError
 from harness.measure.summary import summarize_pass
 
@@ -28,9 +29,10 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
     """
     facts = evidence.facts
     validity = check_validity(evidence, gate)
-    if facts.speed_only:
+    reuse = measure_reuse(evidence)
+    if reason := nothing_retrieved(facts, reuse):
         score = drift = lmcache = None
-        decision = decide_speed_only(validity)
+        decision = decide_uncompared(validity, reason)
     else:
         table = pair(evidence.passes["cold"], evidence.passes["warm"])
         score = score_tests(table, gate) if table else None
@@ -53,6 +55,7 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
         "chunk_size": facts.chunk_size,
         "prompt_set_sha256": facts.prompt_set_sha256,
         "hit_rate": asdict(hit_rate(evidence)),
+        "reuse": asdict(reuse) if reuse else None,
         "passes": passes,
         "paired": score.numbers() if score else None,
         "drift": drift.numbers() if drift else None,
@@ -63,6 +66,18 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
         "gate": asdict(gate),
         "events": list(evidence.events),
     }
+
+
+def nothing_retrieved(facts: CellFacts, reuse: Reuse | None) -> str | None:
+    """Why a cell has nothing to compare; None for one that has."""
+    if facts.speed_only:
+        return "speed only: nothing is retrieved at hit rate 0"
+    if reuse and reuse.nothing:
+        return (
+            f"reuse only: nothing of the shared {reuse.diverges_after_blocks} blocks was found at a budget of "
+            f"{facts.budget} tokens"
+        )
+    return None
 
 
 def pair(cold: PassEvidence, warm: PassEvidence) -> PairedTable | None:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from harness.config import GateConfig
 from harness.equivalence.evidence import Evidence, PassEvidence
+from harness.equivalence.reuse import measure_reuse, shared_of
 from harness.workload.prompts import reachable_tokens
 from harness.workload.seeding import reachable_rate
 
@@ -36,7 +37,7 @@ class HitRate:
     target: float
     """Asked for; what is reachable where nothing was asked for."""
     reachable: float
-    """The nearest to the target that its prompts can have."""
+    """The nearest to the target that its prompts can have; where they diverge, the share that is shared."""
     measured: float | None
     """None when vLLM does not report it."""
 
@@ -45,14 +46,20 @@ def hit_rate(evidence: Evidence) -> HitRate:
     """Target, reachable and measured hit rate of a cell."""
     warm, target = evidence.passes["warm"], evidence.facts.target
     lengths = [int(length) for length in warm.requests["sent_tokens"]]
-    reachable = reachable_rate(lengths, evidence.facts.chunk_size, target)
+    reuse = measure_reuse(evidence)
+    reachable = (
+        reuse.shared_tokens / sum(lengths) if reuse else reachable_rate(lengths, evidence.facts.chunk_size, target)
+    )
     measured = _share(warm.flow.external_hit, warm.flow.prompt)
     return HitRate(reachable if target is None else target, reachable, measured)
 
 
 def check_validity(evidence: Evidence, gate: GateConfig) -> list[ValidityCheck]:
     """All checks that a cell of this kind must hold, in the order in which a person would ask."""
-    return [check(evidence, gate) for check in (SPEED_ONLY_CHECKS if evidence.facts.speed_only else CHECKS)]
+    checks = SPEED_ONLY_CHECKS if evidence.facts.speed_only else CHECKS
+    if reuse := measure_reuse(evidence):
+        checks = REUSE_ONLY_CHECKS if reuse.nothing else DIVERGENCE_CHECKS
+    return [check(evidence, gate) for check in checks]
 
 
 def same_prompts(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
@@ -160,6 +167,37 @@ def warm_hit_rate(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
     )
 
 
+def seeds_landed(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """LMCache wrote at least as many chunks of the diverging prompts as they have: else a miss shows no lost reuse."""
+    expected = reachable_tokens(evidence.passes["warm"].requests["sent_tokens"], evidence.facts.chunk_size)
+    written = [event["seeded"]["chunks_written"] for event in evidence.events if event["step"] == "seed"]
+    chunks, known = expected // evidence.facts.chunk_size, [count for count in written if count is not None]
+    return ValidityCheck(
+        "seeds_landed",
+        bool(known) and sum(known) >= chunks,
+        f"{_count(sum(known) if known else None)} chunks written",
+        f"at least {chunks}",
+        "the diverging prompts were not stored",
+    )
+
+
+def warm_within_shared(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """LMCache served no more than what is shared: anything beyond would be the state of another prompt."""
+    flow, requests = evidence.passes["warm"].flow, evidence.passes["warm"].requests
+    shared = shared_of(evidence)
+    beyond = int((requests["cached_tokens"].astype(float) > requests["doc_id"].map(shared)).sum())
+    # A request that begins anew may find what it has stored itself.
+    again = {"preemptions": int(flow.preemptions or 0), "re-sent": int(requests["retries"].sum())}
+    begun_anew = "".join(f", {count} {name}" for name, count in again.items() if count)
+    return ValidityCheck(
+        "warm_within_shared",
+        flow.external_hit is not None and flow.external_hit <= sum(shared.values()) and not beyond,
+        f"{_tokens(flow.external_hit)}, {beyond} of {len(requests)} requests beyond what they share{begun_anew}",
+        f"at most {_tokens(sum(shared.values()))}, and no request beyond",
+        "WRONG STATE was served: hits beyond what prompts share with what was stored are a serious bug of the cache",
+    )
+
+
 def warm_no_external_hit(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
     """LMCache served nothing of a warm pass at hit rate 0, and says so itself."""
     flow = evidence.passes["warm"].flow
@@ -180,17 +218,19 @@ def warm_no_local_hit(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
 
 
 def lmcache_agrees(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
-    """LMCache's own counters tell the same story as vLLM's."""
-    flow = evidence.passes["warm"].flow
+    """LMCache's own counters tell the same story as vLLM's; where prompts diverge, that may be one of no retrieve."""
+    flow, reuse = evidence.passes["warm"].flow, measure_reuse(evidence)
+    needed = reuse is None or not reuse.nothing
     known = flow.lookup_hit is not None and flow.external_hit is not None and flow.prompt
     gap = abs((flow.lookup_hit or 0) - (flow.external_hit or 0)) / flow.prompt if known and flow.prompt else 1.0
     finished = flow.retrieves_finished is not None and flow.retrieves_finished == flow.retrieves_submitted
     return ValidityCheck(
         "lmcache_agrees",
-        bool(finished and flow.retrieves_finished and gap <= gate.hit_rate_tolerance),
+        bool(finished and (flow.retrieves_finished or not needed) and gap <= gate.hit_rate_tolerance),
         f"LMCache found {_tokens(flow.lookup_hit)} and finished {_count(flow.retrieves_finished)} of "
         f"{_count(flow.retrieves_submitted)} retrieves; vLLM counted {_tokens(flow.external_hit)}",
-        f"retrieves > 0, all finished, tokens equal within {gate.hit_rate_tolerance:g} of the prompt",
+        f"retrieves{' > 0,' if needed else ''} all finished, tokens equal within {gate.hit_rate_tolerance:g} of the "
+        "prompt",
         "LMCache's counters do not confirm the retrieves",
     )
 
@@ -239,6 +279,17 @@ SPEED_ONLY_CHECKS = tuple(
     if check not in (lmcache_agrees, competence)
 )
 """The checks of a cell at hit rate 0."""
+
+DIVERGENCE_CHECKS = tuple(
+    each
+    for check in CHECKS
+    # How much is found is the result, not a condition.
+    for each in ((seeds_landed, warm_within_shared) if check is warm_hit_rate else (check,))
+)
+"""The checks of a cell whose prompts diverge from what was stored."""
+
+REUSE_ONLY_CHECKS = tuple(check for check in DIVERGENCE_CHECKS if check is not competence)
+"""The same where nothing was found: nothing is compared, so any score will do."""
 
 
 def sent_prompts(evidence: PassEvidence) -> list[tuple[int, str]]:

@@ -88,12 +88,17 @@ def judge_run(cells: Sequence[Mapping[str, Any]]) -> Decision:
     return Decision(run_verdict(verdict for verdict, _ in judged), reasons or (f"{_cells(len(cells))}: all pass",))
 
 
-def decide_speed_only(validity: Sequence[ValidityCheck]) -> Decision:
-    """The verdict of a cell at hit rate 0: it takes no part in equivalence, and may only be invalid or not."""
+def decide_uncompared(validity: Sequence[ValidityCheck], reason: str) -> Decision:
+    """The verdict of a cell that retrieved nothing: it takes no part in equivalence, and may only be invalid or not.
+
+    Args:
+        validity: its checks.
+        reason: why there is nothing to compare.
+    """
     missed = tuple(check.sentence for check in validity if not check.ok)
     if missed:
         return Decision(Verdict.INVALID, missed)
-    return Decision(Verdict.PASS, ("speed only: nothing is retrieved at hit rate 0",))
+    return Decision(Verdict.PASS, (reason,))
 
 
 def run_verdict(verdicts: Iterable[Verdict]) -> Verdict:
@@ -193,8 +198,8 @@ def _null_name(drift: Drift) -> str:
 
 
 def _adjusted(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Holm-adjusted p-values of every cell by kind of test; cells that test nothing (invalid, or speed only) are in
-    no family.
+    """Holm-adjusted p-values of every cell by kind of test; cells that test nothing (invalid, or nothing
+    retrieved) are in no family.
     """
     adjusted: list[dict[str, float]] = [{} for _ in cells]
     valid = [i for i, cell in enumerate(cells) if cell["verdict"] != Verdict.INVALID.value and cell["paired"]]

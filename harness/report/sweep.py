@@ -60,11 +60,13 @@ def in_blocks(budget: int, block_size: int) -> str:
 
 
 def throughputs(cells: Sequence[Cell]) -> dict[float, dict[int, float]]:
-    """Output tokens per second of warm by target hit rate and budget: medians over repeats, invalid cells left out."""
+    """Output tokens per second of warm by target hit rate and budget: medians over repeats, without invalid cells and
+    those that measure reuse.
+    """
     found: dict[tuple[float, int], list[float]] = {}
     for cell in cells:
         measured = cell["passes"]["warm"]["output_tokens_per_s"]
-        if cell["verdict"] != "invalid" and measured:
+        if cell["verdict"] != "invalid" and measured and not cell.get("reuse"):
             found.setdefault((round(cell["hit_rate"]["target"], 6), cell["budget"]), []).append(measured)
     by_rate: dict[float, dict[int, float]] = {}
     for (rate, budget), values in sorted(found.items()):

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.equivalence.reuse import mean_blocks
 from harness.report.forms import STYLES, milliseconds, number, share, times
 from harness.report.sweep import recommendation, sweep_table
 
@@ -35,6 +36,9 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
         console.print()
         for sentence in recommendation(cells):
             console.print(Text(sentence), soft_wrap=unwrapped)
+    if any(cell.get("reuse") for cell in cells):
+        console.print(reuse_table(cells))
+        console.print()
     if run["verdict"] is None:
         told = f": {run['error']}" if run["error"] and run["error"] != run["status"] else ""
         console.print(Text(f"run: {run['status']}, no verdict{told}"))
@@ -57,7 +61,8 @@ def pass_table(cell: Mapping[str, Any]) -> Table:
     table = Table(
         title=f"{cell['cell']}: budget {cell['budget']}, N = {cell['unified_block_size']}, "
         f"n = {cell['passes']['cold']['n']}\nhit rate: target {number(rate['target'], '.3f')}, "
-        f"reachable {number(rate['reachable'], '.3f')}, measured {number(rate['measured'], '.3f')}",
+        f"reachable {number(rate['reachable'], '.3f')}, measured {number(rate['measured'], '.3f')}"
+        f"{reuse_line(cell)}",
         title_justify="left",
         title_style="",
         box=SIMPLE_HEAD,
@@ -87,6 +92,38 @@ def pass_table(cell: Mapping[str, Any]) -> Table:
             share(each["external_hit_tokens"], each["prompt_tokens"]),
             share(each["local_hit_tokens"], each["prompt_tokens"]),
         )
+    return table
+
+
+def reuse_line(cell: Mapping[str, Any]) -> str:
+    """How much of what is shared was found, on a line of its own; nothing for a cell without divergence."""
+    if not (reuse := cell.get("reuse")):
+        return ""
+    found, shared = mean_blocks(cell)
+    return (
+        f"\nreuse: diverges after {reuse['diverges_after_blocks']} of {number(reuse['blocks'], '.3g')} blocks, "
+        f"{number(found, '.1f')} of {number(shared, '.3g')} found"
+    )
+
+
+def reuse_table(cells: Sequence[Mapping[str, Any]]) -> Table:
+    """Mean blocks of a prompt that were found, by launch and by the blocks after which what is stored diverges."""
+    diverging = [cell for cell in cells if cell.get("reuse")]
+    found = {(cell["launch"], cell["reuse"]["diverges_after_blocks"]): mean_blocks(cell)[0] for cell in diverging}
+    afters = dict.fromkeys(after for _, after in found)
+    table = Table(
+        title="reuse: blocks found",
+        title_justify="left",
+        title_style="",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("shared", overflow="fold")
+    for after in afters:
+        table.add_column(str(after), justify="right", overflow="fold")
+    for launch in dict.fromkeys(launch for launch, _ in found):
+        table.add_row(launch, *(number(found.get((launch, after)), ".1f") for after in afters))
     return table
 
 
@@ -147,6 +184,8 @@ def summary_frame(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
                     "hit_rate_target": cell["hit_rate"]["target"],
                     "hit_rate_reachable": cell["hit_rate"]["reachable"],
                     "hit_rate_measured": cell["hit_rate"]["measured"],
+                    "diverges_after_blocks": (cell.get("reuse") or {}).get("diverges_after_blocks"),
+                    "shared_tokens": (cell.get("reuse") or {}).get("shared_tokens"),
                     "pass": name,
                     "score": each["score"],
                     "n": each["n"],

@@ -1,4 +1,4 @@
-"""Hit rates: how many first chunks of each prompt must be in LMCache so that a pass retrieves a target share.
+"""What is put into LMCache before a pass: first chunks of each prompt for a target hit rate, or prompts that diverge.
 
 LMCache stores and finds whole chunks of C tokens (C = N unless configured), always from a prompt's beginning, and a
 prompt's last token is always computed.  So of a prompt of L tokens at most m = floor((L - 1) / C) chunks can hit, and
@@ -10,7 +10,10 @@ a set of prompts can hit at the rates K C / sum(L) for K = 0 ... sum(m), and at 
   order, so they are its first ones; prompts of equal length get numbers that differ by one at most; and a higher
   target seeds what a lower one does, and more.
 
-Pure: lengths in, numbers out.
+A prompt that diverges is as long as the one that is asked, and the same in its first blocks only. So its prefill goes
+on beyond them, and leaves their recurrent state only where one of its steps happened to end there.
+
+Pure: lengths and prompts in, numbers and requests out.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 
 from harness.errors import UsageError
 from harness.workload.prompts import Prompt, whole_blocks
@@ -94,6 +98,54 @@ def prefixes(prompts: Sequence[Prompt], counts: Mapping[int, int], chunk_size: i
     return seeded
 
 
+def diverging(prompts: Sequence[Prompt], blocks: int, block_size: int) -> list[Prompt]:
+    """Requests that share exactly their first blocks with the prompts, and go on differently to the same length.
+
+    A prompt goes on with tokens of the next one, from the same place on or from the first place after it that makes
+    it differ at once from its original, and within a block from all other prompts.
+
+    Args:
+        prompts: what the passes send.
+        blocks: how many are shared.
+        block_size: N in tokens.
+
+    Raises:
+        ValueError: a prompt has fewer blocks, or can't go on differently.
+    """
+    shared = blocks * block_size
+    begun = prefixes(prompts, {prompt.doc_id: blocks for prompt in prompts}, block_size)
+    known = {prompt.token_ids[: shared + block_size] for prompt in prompts}
+    seeded = []
+    for prefix, prompt, following in zip(begun, prompts, [*prompts[1:], *prompts[:1]], strict=True):
+        rest = len(prompt.token_ids) - shared
+        for start in range(len(following.token_ids)):
+            other = _from(following.token_ids, shared + start, rest)
+            differs = other[:1] != prompt.token_ids[shared : shared + 1]
+            if differs and prefix.token_ids + other[:block_size] not in known:
+                seeded.append(replace(prefix, token_ids=prefix.token_ids + other))
+                break
+        else:
+            raise ValueError(f"prompt {prompt.doc_id} can't go on differently after {shared} tokens")
+    return seeded
+
+
+def shared_tokens(length: int, shared: int, chunk_size: int) -> int:
+    """Tokens of a prompt that LMCache can serve when what is stored shares its first ones.
+
+    Args:
+        length: of the prompt, in tokens.
+        shared: first tokens that are the same.
+        chunk_size: C in tokens.
+    """
+    return min(shared // chunk_size, whole_blocks(length, chunk_size)) * chunk_size
+
+
+def _from(tokens: Sequence[int], start: int, count: int) -> tuple[int, ...]:
+    """Tokens from a place on, beginning anew at the end."""
+    first = start % len(tokens)
+    return tuple(islice(cycle([*tokens[first:], *tokens[:first]]), count))
+
+
 def check_target(lengths: Sequence[int], chunk_size: int, target: float | None) -> None:
     """Refuses a target hit rate that these prompts can't come near.
 
@@ -120,4 +172,31 @@ def check_target(lengths: Sequence[int], chunk_size: int, target: float | None) 
             f"sweep.hit_rates: {target:g} of {sum(lengths):,} prompt tokens is less than half a chunk of {chunk_size} "
             "tokens, so that nothing would be retrieved: use a higher one, more questions (task.limit), or 0 to "
             "measure speed only."
+        )
+
+
+def check_divergence(lengths: Sequence[int], block_size: int, chunk_size: int, blocks: int | None) -> None:
+    """Refuses a point of divergence that prompts do not reach, or behind which nothing could be found.
+
+    Args:
+        lengths: prompt lengths in tokens.
+        block_size: N in tokens.
+        chunk_size: C in tokens.
+        blocks: how many are shared; None where nothing diverges.
+
+    Raises:
+        UsageError: in one sentence, with the numbers.
+    """
+    if blocks is None:
+        return
+    most = whole_blocks(min(lengths), block_size)
+    if blocks > most:
+        raise UsageError(
+            f"sweep.diverge_after: {blocks} blocks can't be shared: the shortest prompt has {min(lengths)} tokens, and "
+            f"{most} blocks of N = {block_size} of it can be found: lower it, or make prompts longer (task.blocks)."
+        )
+    if blocks * block_size < chunk_size:
+        raise UsageError(
+            f"sweep.diverge_after: {blocks} blocks are {blocks * block_size} tokens, less than one of LMCache's chunks "
+            f"of {chunk_size}: nothing could be found. Raise it, or lower servers.lmcache.chunk_size."
         )
