@@ -14,6 +14,7 @@ from types import FrameType
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -28,6 +29,7 @@ from harness.pocket import CHECKPOINT
 from harness.report.plan import print_plan
 from harness.report.progress import RunProgress
 from harness.report.terminal import print_run
+from harness.repro.replay import replayed_config
 from harness.resume import is_bare, resumed_config
 from harness.runner import run
 from harness.store import RunFolder, read_json
@@ -98,7 +100,7 @@ def run_command(overrides: Sequence[str]) -> int:
     def job(composed: DictConfig) -> None:
         nonlocal composing
         composing = False
-        codes.append(run_one(composed, bare=is_bare(list(overrides))))
+        codes.append(run_one(composed, HydraConfig.get().overrides.task, bare=is_bare(list(overrides))))
 
     register()
     # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
@@ -118,15 +120,16 @@ def run_command(overrides: Sequence[str]) -> int:
     return min(codes, key=SEVERITY.index, default=0)
 
 
-def run_one(composed: DictConfig, *, bare: bool = False) -> int:
+def run_one(composed: DictConfig, overrides: Sequence[str], *, bare: bool = False) -> int:
     """One job of a (multi)run, from its composed configuration to its exit code.
 
     Args:
         composed: the configuration.
+        overrides: of this job, as they were typed.
         bare: whether a run is resumed and nothing else was said.
     """
     try:
-        config = load_config(composed)
+        config = load_config(composed) if composed.replay is None else replayed_config(composed, overrides)
         if config.resume is not None:
             config = resumed_config(config, bare=bare)
         with RunProgress() as progress:
@@ -164,7 +167,12 @@ def plan_command(arguments: Sequence[str]) -> int:
     formats = [word.partition("=")[2] for word in arguments if word.startswith("format=")]
     if any(chosen not in ("text", "json") for chosen in formats):
         raise UsageError(f"format={formats[-1]} is not known; known: text, json.")
-    plan = make_plan(compose_config([word for word in arguments if not word.startswith("format=")]))
+    config = compose_config([word for word in arguments if not word.startswith("format=")])
+    if config.replay is not None:
+        raise UsageError(
+            f"plan knows no replay=: what it would send and with which configuration is in {config.replay}."
+        )
+    plan = make_plan(config)
     if formats and formats[-1] == "json":
         print(json.dumps(as_json(plan), indent=2))
     else:
@@ -262,7 +270,9 @@ def register() -> None:
 
 
 def with_engine(overrides: Sequence[str]) -> list[str]:
-    """The overrides, with ``engine=gpu`` where the machine has an NVIDIA GPU and nobody chose an engine."""
+    """The overrides, with ``engine=gpu`` where the machine has an NVIDIA GPU and nobody chose an engine, as a
+    stored configuration did.
+    """
     chosen = [override.partition("=")[2] for override in overrides if override.lstrip("+~").startswith("engine=")]
     for name in chosen:
         if name in OTHER_ENGINES:
@@ -272,7 +282,8 @@ def with_engine(overrides: Sequence[str]) -> list[str]:
                 "is vLLM."
             )
     has_gpu = Path("/proc/driver/nvidia/gpus").is_dir() and any(Path("/proc/driver/nvidia/gpus").iterdir())
-    return [*overrides] if chosen or is_bare(list(overrides)) or not has_gpu else [*overrides, "engine=gpu"]
+    stored = is_bare(list(overrides)) or any(override.startswith("replay=") for override in overrides)
+    return [*overrides] if chosen or stored or not has_gpu else [*overrides, "engine=gpu"]
 
 
 def hydra_sentence(error: Exception) -> str:

@@ -236,6 +236,8 @@ class RunConfig:
     run_id: str | None = None
     resume: str | None = None
     """Id of a run in ``results_dir`` that goes on where it ended; without other overrides it takes its own values."""
+    replay: str | None = None
+    """Folder of a repro bundle: sends its prompts again, with the configuration that is stored in it."""
     strict: bool = False
     """Whether a predicted N that the server contradicts is an error."""
     allow_unvalidated: bool = False

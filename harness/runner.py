@@ -21,6 +21,8 @@ from harness.model.sizes import Sizes
 from harness.plan import missing_hardware, prompt_lengths, rule_facts
 from harness.report.progress import RunProgress
 from harness.report.terminal import summary_frame
+from harness.repro.bundle import Bundle, read_bundle
+from harness.repro.replay import replayed_task
 from harness.resume import check_versions
 from harness.servers.commands import check_extra_args
 from harness.servers.environment import server_environment
@@ -57,7 +59,8 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     lengths, _ = prompt_lengths(config, block_size)
     warnings = obeyed(check_rules(rule_facts(config, sizes, plan, lmcache, lengths)))
     progress.stage(f"loading task {config.task.name}")
-    task = load_task(config.task, block_size, config.model.path)
+    bundle = read_bundle(Path(config.replay)) if config.replay else None
+    task = replayed_task(bundle, config.task.name) if bundle else load_task(config.task, block_size, config.model.path)
     if config.resume is None:
         folder = RunFolder.create(Path(config.results_dir), config.run_id or new_run_id(config))
         record = RunRecord(folder, config, sizes)
@@ -73,7 +76,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     progress.expect_cells(sum(len(launch.cells) for launch in plan))
     try:
         for launch in plan:
-            run_launch(config, check, launch, record, progress, task)
+            run_launch(config, check, launch, record, progress, task, bundle)
     except Interrupted:
         record.finish("interrupted", error="interrupted")
         progress.done(f"interrupted; what was measured before is in {folder.path}")
@@ -105,7 +108,13 @@ def left_to_do(plan: list[Launch], folder: RunFolder, progress: RunProgress) -> 
 
 
 def run_launch(
-    config: RunConfig, check: Check, launch: Launch, record: RunRecord, progress: RunProgress, task: Any
+    config: RunConfig,
+    check: Check,
+    launch: Launch,
+    record: RunRecord,
+    progress: RunProgress,
+    task: Any,
+    bundle: Bundle | None,
 ) -> None:
     """LMCache up, vLLM up, the launch's steps once, every cell, both down."""
     folder = record.folder.launch(launch.id)
@@ -115,7 +124,14 @@ def run_launch(
     try:
         with stack:
             session = LaunchSession(
-                config, launch, stack, record.folder, progress, task=task, task_block_size=record.predicted
+                config,
+                launch,
+                stack,
+                record.folder,
+                progress,
+                task=task,
+                task_block_size=record.predicted,
+                bundle=bundle,
             )
             record.launched(launch, stack, session.block_size, progress)
             session.prepare()
@@ -292,13 +308,15 @@ def check_installed(config: RunConfig) -> str:
 
 
 def new_run_id(config: RunConfig) -> str:
-    """``20260131-235959-<model>-<sweep>`` in UTC, with the check and the task where they are not the usual ones.
+    """``20260131-235959-<model>-<sweep>`` in UTC, with the check and the task where they are not the usual ones,
+    and ``-replay`` for a replay.
 
     A check of the sweep's own name is the usual one of that sweep.
     """
     parts = [f"{datetime.now(UTC):%Y%m%d-%H%M%S}", config.model.name, config.sweep.name]
     parts += [config.check.name] if config.check.name not in ("reset_warm", config.sweep.name) else []
     parts += [config.task.name] if config.task.name != config.model.name else []
+    parts += ["replay"] if config.replay else []
     name = "-".join(parts)
     taken = (f"{name}-{number}" for number in itertools.count(2))
     while (Path(config.results_dir) / name).exists():

@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.config import RunConfig
+from harness.config import RunConfig, first_line
 from harness.corruption import Corruption, corrupt_files
 from harness.equivalence.evidence import CellFacts, gather_cell, read_evidence
 from harness.equivalence.judge import judge_cell
 from harness.errors import HarnessError
 from harness.report.progress import RunProgress
+from harness.repro.bundle import Bundle, write_bundle
 from harness.servers.stack import Stack
 from harness.steps import DIVERGING, Step
 from harness.store import NewFolder, RunFolder, write_frame, write_json
@@ -42,6 +43,7 @@ class LaunchSession:
         progress: told what is going on.
         task: the lm-eval task, loaded for ``task_block_size``.
         task_block_size: predicted N in tokens.
+        bundle: whose prompts are sent again; None builds them.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class LaunchSession:
         *,
         task: Any,
         task_block_size: int,
+        bundle: Bundle | None = None,
     ) -> None:
         self.config = config
         self.launch = launch
@@ -64,8 +67,9 @@ class LaunchSession:
         self.block_size = stack.vllm.block_size()
         self._of_launch = Taken([], [])
         self.prompts: list[Prompt] = []
+        self.bundle = bundle
         # Problems that are laid out along block boundaries are laid out anew where N is not what was predicted.
-        same = self.block_size == task_block_size
+        same = bundle is not None or self.block_size == task_block_size
         self.task = task if same else load_task(config.task, self.block_size, config.model.path)
 
     def prepare(self) -> None:
@@ -76,14 +80,7 @@ class LaunchSession:
                 end before they are to diverge.
             ServerError: a server does not answer.
         """
-        self.progress.stage(f"building the prompts of task {self.config.task.name}")
-        self.prompts = build_prompts(
-            self.task,
-            self.config.task,
-            self.stack.vllm.tokenize,
-            block_size=self.block_size,
-            max_model_len=self.stack.vllm.max_model_len(),
-        )
+        self.prompts = self._build() if self.bundle is None else self._stored(self.bundle)
         write_frame(self.folder / "prompts.parquet", as_frame(self.prompts))
         lengths, chunk_size = [len(prompt.token_ids) for prompt in self.prompts], self.stack.chunk_size
         for cell in self.launch.cells:
@@ -96,6 +93,24 @@ class LaunchSession:
             )
         self.progress.stage("warming up")
         warm_up(self.stack, self.config.load, self.prompts)
+
+    def _build(self) -> list[Prompt]:
+        self.progress.stage(f"building the prompts of task {self.config.task.name}")
+        return build_prompts(
+            self.task,
+            self.config.task,
+            self.stack.vllm.tokenize,
+            block_size=self.block_size,
+            max_model_len=self.stack.vllm.max_model_len(),
+        )
+
+    def _stored(self, bundle: Bundle) -> list[Prompt]:
+        if self.block_size != bundle.block_size:
+            self.progress.warn(
+                f"the prompts of {bundle.origin} were sent at N = {bundle.block_size} tokens and N is "
+                f"{self.block_size} now: blocks begin elsewhere."
+            )
+        return [each.prompt for each in bundle.prompts]
 
     def take(self, steps: Sequence[Step]) -> None:
         """Takes the steps of the launch; what they leave is shared by all its cells."""
@@ -120,12 +135,23 @@ class LaunchSession:
             floor=self.config.task.floor,
             prompt_set_sha256=set_hash(self.prompts),
             diverges_after=cell.diverges_after,
+            replay_of=self.bundle.origin if self.bundle else None,
+            differed_then=self.bundle.differed if self.bundle else (),
         )
         with NewFolder(self.run.cell(cell.id)) as folder:
             gather_cell(folder, facts, taken.passes, taken.events)
             judged = judge_cell(read_evidence(folder), self.config.gate)
             write_json(folder / "cell.json", judged)
+        self._keep_repro(cell)
         return judged
+
+    def _keep_repro(self, cell: Cell) -> None:
+        """Writes the cell's repro bundle; what it fails of costs the bundle and not the cell, which is complete."""
+        try:
+            write_bundle(self.run, cell.id)
+        except Exception as error:
+            told = first_line(error) or type(error).__name__
+            self.progress.warn(f"the repro bundle of {cell.id} could not be written ({told}); the cell is complete.")
 
     def _take(self, steps: Sequence[Step], passes: Path, cell: Cell | None = None) -> Taken:
         """Takes steps in order and notes what each of them saw; their passes are written below ``passes``."""

@@ -213,6 +213,7 @@ def test_the_engine_follows_the_machine(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Path, "iterdir", lambda path: iter([Path("0000:01:00.0")]))
     assert with_engine(["task.limit=3"]) == ["task.limit=3", "engine=gpu"]
     assert with_engine(["engine=cpu"]) == ["engine=cpu"]
+    assert with_engine(["replay=x", "check=bypassed"]) == ["replay=x", "check=bypassed"]
     assert with_engine(["resume=x"]) == ["resume=x"], "the stored configuration has its engine"
     assert with_engine(["resume=x", "task.limit=3"]) == ["resume=x", "task.limit=3", "engine=gpu"]
     monkeypatch.setattr(Path, "iterdir", lambda path: iter([]))

@@ -20,6 +20,7 @@ from harness.servers.stack import Stack
         (["check=flipped_bytes"], "-pocket-smoke-flipped_bytes"),
         (["task=gsm8k"], "-pocket-smoke-gsm8k"),
         (["sweep=divergence"], "-pocket-divergence"),
+        (["replay=x"], "-pocket-smoke-replay"),
     ],
 )
 def test_a_run_is_called_by_what_it_is(tmp_path: Path, overrides: list[str], end: str) -> None:

@@ -134,7 +134,7 @@ def test_a_target_between_two_rates_is_refused_with_the_numbers() -> None:
 
 
 def test_a_target_that_seeds_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"0\.02 is less than half a chunk of 64 tokens, of 1,000 prompt tokens"):
+    with pytest.raises(UsageError, match=r"0\.02 of 1,000 prompt tokens is less than half a chunk of 64 tokens"):
         check_target([1000], 64, 0.02)
 
 

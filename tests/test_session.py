@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from evidence import BLOCKS, QUESTIONS, N, healthy, prompt_length, with_flow, write_passes
+from repro_support import CELL, broken, ill_run
 from stack_support import composed
 
 from harness import session
 from harness.equivalence.evidence import Evidence
 from harness.errors import UsageError
 from harness.report.progress import RunProgress
+from harness.repro.bundle import Bundle, read_bundle, write_bundle
 from harness.session import LaunchSession
 from harness.steps import parse_check
-from harness.store import RunFolder
+from harness.store import RunFolder, read_json, write_json
 from harness.sweep import Launch, launches
-from harness.workload.prompts import Prompt
+from harness.workload.prompts import Prompt, set_hash
 
 PROMPTS = [
     Prompt(i, f"text {i}", tuple(range(1000 * i, 1000 * i + prompt_length(i))), ("\n",), 28) for i in range(QUESTIONS)
@@ -29,7 +32,9 @@ PROMPTS = [
 class Walk:
     """A session over stand-ins for both servers, and everything that it asked of them, in order."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str, bundle: Bundle | None = None
+    ) -> None:
         self.asked: list[str] = []
         self.orders: list[str | None] = []
         self.seeded: list[Prompt] = []
@@ -52,7 +57,10 @@ class Walk:
         monkeypatch.setattr(session, "build_prompts", lambda *_, **__: PROMPTS)
         monkeypatch.setattr(session, "warm_up", lambda *_: self.asked.append("warm_up"))
         run = RunFolder.create(folder, "run")
-        self.session = LaunchSession(self.config, launch, stack, run, RunProgress(), task=None, task_block_size=N)
+        write_json(run.path / "run.json", {"run_id": "run", "config": asdict(self.config), "provenance": {}})
+        self.session = LaunchSession(
+            self.config, launch, stack, run, RunProgress(), task=None, task_block_size=N, bundle=bundle
+        )
 
     def run_pass(self, name: str, stack: Any, folder: Path, *, order: str | None, **_: Any) -> None:
         self.asked.append(name)
@@ -155,3 +163,72 @@ def test_a_target_out_of_reach_is_refused_before_the_first_pass(
     with pytest.raises(UsageError, match=r"0\.97 can't be reached: of the 50,760 tokens .* can serve 0\.908"):
         walked.session.prepare()
     assert walked.asked == []
+
+
+# --- repro bundles and their replay ------------------------------------------------------------------------
+
+
+def test_a_failed_cell_keeps_its_worst_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walked = walk(tmp_path, monkeypatch, "full")
+    walked.evidence = broken()
+    (cell,) = measured(walked)
+    assert (cell["verdict"], cell["replay"]) == ("fail", None)
+    bundle = read_bundle(tmp_path / "run" / "cells" / CELL / "repro")
+    assert [each.prompt for each in bundle.prompts] == [PROMPTS[each.prompt.doc_id] for each in bundle.prompts]
+    assert bundle.prompts[0].prompt.doc_id == 3
+
+
+def test_a_cell_that_passed_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walked = walk(tmp_path, monkeypatch, "full")
+    measured(walked)
+    assert not (tmp_path / "run" / "cells" / CELL / "repro").exists()
+
+
+def test_a_bundle_that_can_not_be_written_costs_no_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("harness.repro.bundle.side_by_side", refuse)
+    walked = walk(tmp_path, monkeypatch, "full")
+    walked.evidence = broken()
+    (cell,) = measured(walked)
+    folder = tmp_path / "run" / "cells" / CELL
+    assert cell["verdict"] == read_json(folder / "cell.json")["verdict"] == "fail"
+    assert not list(folder.glob("repro*")), "nor half a bundle"
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"warning: the repro bundle of {CELL} could not be written ([Errno 28] No space left" in told
+
+
+def test_a_replay_sends_what_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_bundle(ill_run(tmp_path / "before", broken(), prompts=PROMPTS), CELL)
+    assert path is not None
+    bundle = read_bundle(path)
+    walked = Walk(tmp_path / "now", monkeypatch, bundle=bundle)
+    monkeypatch.setattr(session, "build_prompts", lambda *_, **__: pytest.fail("nothing may be built"))
+    (cell,) = measured(walked)
+    assert walked.session.prompts == [PROMPTS[each.prompt.doc_id] for each in bundle.prompts]
+    assert cell["prompt_set_sha256"] == set_hash([each.prompt for each in bundle.prompts])
+    assert cell["replay"] == {
+        "of": f"run/{CELL}",
+        "prompts": QUESTIONS,  # the stand-in answers them all
+        "differed_then": 12,
+        "of_these_differ_now": 0,
+        "others_differ_now": 0,
+    }
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_replay_at_another_block_size_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_bundle(ill_run(tmp_path / "before", broken(), prompts=PROMPTS), CELL)
+    assert path is not None
+    walked = Walk(tmp_path / "now", monkeypatch, bundle=read_bundle(path))
+    walked.session.block_size = 128
+    walked.session.prepare()
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"the prompts of run/{CELL} were sent at N = 64 tokens and N is 128 now" in told

@@ -124,3 +124,30 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert kept.stat().st_mtime_ns == written
     assert server_processes(tmp_path) == []
     assert shared_memory() <= before
+
+
+def test_a_failed_run_is_replayed(tmp_path: Path) -> None:
+    """Damage breaks answers again when the same prompts are sent to new servers, and none breaks without it."""
+    before = shared_memory()
+    run = start(tmp_path, "task.limit=60", "check=flipped_bytes")
+    _, err = run.communicate()
+    assert run.returncode == 1, err
+    cell = tmp_path / "run" / "cells" / "budget127-full-r1"
+    sent = [json.loads(line) for line in (cell / "repro" / "prompts.jsonl").read_text().splitlines()]
+    assert len(sent) == 20 and all(prompt["differed"] for prompt in sent)
+
+    for check, differ in (("flipped_bytes", 10), ("reset_warm", 0)):
+        again = start(tmp_path, f"replay={cell / 'repro'}", f"check={check}", run=f"run_id={check}")
+        out, err = again.communicate()
+        assert again.returncode == (1 if differ else 4), err
+        assert "20 prompts that differed then differ now" in " ".join(out.split())
+        replayed = tmp_path / check / "cells" / "budget127-full-r1"
+        told = json.loads((replayed / "cell.json").read_text())["replay"]
+        assert (told["of"], told["prompts"], told["differed_then"]) == ("run/budget127-full-r1", 20, 20)
+        assert differ <= told["of_these_differ_now"] <= (20 if differ else 0)
+        requests = pd.read_parquet(replayed / "requests.parquet")
+        assert set(requests["prompt_sha256"]) == {prompt["sha256"] for prompt in sent}
+        cold = requests[requests["pass"] == "cold"].sort_values("sent_s")["doc_id"]
+        assert list(cold) != [prompt["doc_id"] for prompt in sent], "in an order of their own"
+    assert server_processes(tmp_path) == []
+    assert shared_memory() <= before

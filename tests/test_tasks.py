@@ -19,7 +19,7 @@ from harness.pocket import CHECKPOINT
 from harness.workload.prompts import Prompt
 from harness.workload.scoring import StoredPromptsModel, score_pass
 from harness.workload.stream import RequestRecord
-from harness.workload.tasks import build_prompts, load_task, read_jsonl
+from harness.workload.tasks import build_prompts, load_task, read_jsonl, stored_task
 
 POCKET = TaskConfig(name="pocket", limit=6, blocks=3)
 MODEL = str(CHECKPOINT)
@@ -329,3 +329,39 @@ def test_bad_files(tmp_path: Path, content: bytes, told: str) -> None:
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="can't be read"):
         read_jsonl(tmp_path)
+
+
+# --- prompts of a repro bundle -----------------------------------------------------------------------------
+
+
+def test_stored_prompts_are_scored_as_the_task_scores_its_own(data: Path) -> None:
+    """The last prompts of the task, with their own document numbers, in another order and without its data."""
+    for config, model_texts in (
+        (gsm8k(data, num_fewshot=2), {2: " 64.\n#### 64", 1: "so 62", 0: "#### 9"}),
+        (replace(POCKET, limit=3), {2: "", 1: "#### 11", 0: "#### 12"}),
+    ):
+        task = load_task(config, 64, MODEL)
+        prompts = built(task, config)
+        own = score_pass(task, config, prompts, lambda texts=model_texts: answering(texts))  # type: ignore[misc]
+        chosen = [prompts[2], prompts[1]]
+        targets = [str(own["target"][prompt.doc_id]) for prompt in chosen]
+        again = stored_task(config.name, [prompt.text for prompt in chosen], targets)
+        texts = {prompt.doc_id: model_texts[prompt.doc_id] for prompt in chosen}
+        stored = score_pass(again, replace(config, limit=2), chosen, lambda texts=texts: answering(texts))  # type: ignore[misc]
+        assert stored.equals(own[own["doc_id"] > 0].reset_index(drop=True))
+
+
+def test_nothing_in_a_stored_prompt_is_a_template() -> None:
+    prompt = Prompt(7, " {{ text }} {% if %} ", (1, 2), (), 8)
+    task = stored_task("pocket", [prompt.text], ["{{target}} #### 3"])
+    samples = score_pass(task, replace(POCKET, limit=1), [prompt], lambda: answering({7: "#### 3"}))
+    assert samples.to_dict("records") == [{"doc_id": 7, "target": "{{target}} #### 3", "answer": "3", "score": 1.0}]
+
+
+def test_pocket_prompts_know_where_the_needed_facts_are() -> None:
+    task = load_task(POCKET, 64, MODEL)
+    documents = task.dataset["test"]
+    for prompt in built(task, POCKET):
+        document = documents[prompt.doc_id]
+        starts = (document["person_start"], document["box_start"])
+        assert prompt.needed == (("the asked person", starts[0]), ("box P", starts[1]))

@@ -61,11 +61,10 @@ def departures(cold: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
         The fields of :class:`Departure` (NaN for None), one row per document that both passes answered with at least
         one token, indexed by ``doc_id`` in ascending order.
     """
-    answers = _answers(cold)
-    others = _answers(other)
-    both = sorted(answers.keys() & others.keys())
+    of_cold, of_other = answers(cold), answers(other)
+    both = sorted(of_cold.keys() & of_other.keys())
     columns = list(Departure.__dataclass_fields__)
-    rows = [astuple(departure(answers[doc_id], others[doc_id])) for doc_id in both]
+    rows = [astuple(departure(of_cold[doc_id], of_other[doc_id])) for doc_id in both]
     # Types are told, since an empty table has none.
     types: dict[Hashable, Any] = dict.fromkeys(columns, float) | {"shared": int, "diverged": bool}
     return pd.DataFrame(rows, columns=columns, index=pd.Index(both, name="doc_id")).astype(types)
@@ -129,7 +128,7 @@ def coarse_kl(cold: Answer, other: Answer, shared: int) -> FloatArray:
     return total.clip(min=0.0)
 
 
-def _answers(requests: pd.DataFrame) -> dict[int, Answer]:
+def answers(requests: pd.DataFrame) -> dict[int, Answer]:
     """Answers with their logprobs by document; of a document that was sent twice, the first."""
     found: dict[int, Answer] = {}
     for row in requests[requests["error"].isna()].itertuples(index=False):

@@ -27,7 +27,7 @@ from scipy.stats import binom
 
 from harness.config import GateConfig
 from harness.equivalence.divergence import departures
-from harness.equivalence.evidence import Evidence, PassEvidence
+from harness.equivalence.evidence import Evidence
 from harness.equivalence.paired import PairedTable, mcnemar_p
 
 FloatArray = NDArray[np.float64]
@@ -197,7 +197,7 @@ def _excess_of(judged: pd.DataFrame | None, null: pd.DataFrame | None, gate: Gat
 def _count_flips(evidence: Evidence) -> Flips | None:
     if NULL not in evidence.passes:
         return None
-    cold, warm, null = (_scores(evidence.passes[name]) for name in ("cold", "warm", NULL))
+    cold, warm, null = (evidence.passes[name].scores for name in ("cold", "warm", NULL))
     both = pd.concat({"cold": cold, "warm": warm, "null": null}, axis=1, join="inner")
     if both.empty:
         return None
@@ -205,10 +205,6 @@ def _count_flips(evidence: Evidence) -> Flips | None:
     only, only_null = int((flipped & ~null_flipped).sum()), int((null_flipped & ~flipped).sum())
     p = mcnemar_p(PairedTable(len(both), only, only_null))
     return Flips(int(flipped.sum()), int(null_flipped.sum()), only, only_null, p)
-
-
-def _scores(evidence: PassEvidence) -> pd.Series[float]:
-    return evidence.samples.drop_duplicates("doc_id").set_index("doc_id")["score"]
 
 
 def _summary(rows: pd.DataFrame, margin_nats: float) -> dict[str, Any]:

@@ -35,6 +35,10 @@ class CellFacts:
     prompt_set_sha256: str
     diverges_after: int | None = None
     """Blocks of N that what was stored shares with the prompts; None: the prompts themselves were stored."""
+    replay_of: str | None = None
+    """``<run id>/<cell id>`` whose prompts are sent again; None where they were built."""
+    differed_then: Sequence[int] = ()
+    """Of a replay: documents that differed between cold and warm there."""
 
     @property
     def speed_only(self) -> bool:
@@ -53,6 +57,11 @@ class PassEvidence:
     samples: pd.DataFrame
     timeline: pd.DataFrame
     flow: Tokens
+
+    @property
+    def scores(self) -> pd.Series[float]:
+        """Score by document; of one that was scored twice, the first."""
+        return self.samples.drop_duplicates("doc_id").set_index("doc_id")["score"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +108,5 @@ def read_evidence(folder: Path) -> Evidence:
         )
         for name, entry in told["passes"].items()
     }
-    return Evidence(CellFacts(**told["facts"]), passes, told["events"])
+    facts = told["facts"] | {"differed_then": tuple(told["facts"].get("differed_then", ()))}
+    return Evidence(CellFacts(**facts), passes, told["events"])

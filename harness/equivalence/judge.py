@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from harness.config import GateConfig
+from harness.equivalence.documents import replay_numbers
 from harness.equivalence.drift import measure_drift
 from harness.equivalence.evidence import CellFacts, Evidence, PassEvidence
 from harness.equivalence.lmcache_ci import lmcache_rule
@@ -65,6 +66,7 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
         "validity": [asdict(check) for check in validity],
         "gate": asdict(gate),
         "events": list(evidence.events),
+        "replay": replay_numbers(evidence, gate.drift_margin_nats),
     }
 
 

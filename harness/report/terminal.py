@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ from rich.text import Text
 from harness.equivalence.reuse import mean_blocks
 from harness.report.forms import STYLES, milliseconds, number, share, times
 from harness.report.sweep import recommendation, sweep_table
+from harness.repro.bundle import FOLDER, replay_command
 
 FEW_CELLS = 2
 """Up to so many cells are told in full; of more, one line each, and in full what did not pass."""
@@ -29,8 +31,14 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
         console.print(pass_table(cell))
         console.print()
         console.print(verdict_line(cell), soft_wrap=unwrapped)
+        if cell.get("replay"):
+            console.print(Text(replay_line(cell)), soft_wrap=unwrapped)
         for line in notes(cell):
             console.print(Text(f"  {line}", style="dim"), soft_wrap=unwrapped)
+        repro = Path(path) / "cells" / str(cell["cell"]) / FOLDER
+        if repro.is_dir():
+            console.print(Text(f"worst prompts side by side: {repro / 'README.md'}"), soft_wrap=True)
+            console.print(Text(f"the same prompts again: {replay_command(repro)}"), soft_wrap=True)
     if len(cells) > FEW_CELLS:
         console.print(sweep_table(cells))
         console.print()
@@ -131,6 +139,18 @@ def verdict_line(cell: Mapping[str, Any]) -> Text:
     """The verdict and its reason in one sentence."""
     text = Text(str(cell["verdict"]).upper(), style=STYLES.get(str(cell["verdict"]), ""))
     return text.append(f": {'; '.join(cell['reasons'])}.", style="default not bold")
+
+
+def replay_line(cell: Mapping[str, Any]) -> str:
+    """What became of the prompts of a replay."""
+    replay = cell["replay"]
+    others = replay["prompts"] - replay["differed_then"]
+    beside = f", and {replay['others_differ_now']} of the {others} that did not" if others else ""
+    return (
+        f"Replay of {replay['of']}: {replay['of_these_differ_now']} of the {replay['differed_then']} prompts that "
+        f"differed then differ now{beside} (in score, or by more than {cell['gate']['drift_margin_nats']:g} nats "
+        "in some token)."
+    )
 
 
 def notes(cell: Mapping[str, Any]) -> list[str]:

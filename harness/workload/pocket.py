@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -78,24 +78,15 @@ def pocket_problems(config: TaskConfig, block_size: int, ruler: Ruler) -> list[P
         raise UsageError(f"task=pocket can't be built for N = {block_size}: {error}.") from error
 
 
-def pocket_task(problems: Sequence[Problem]) -> dict[str, Any]:
-    """lm-eval configuration of problems, in gsm8k's form and with its strict match."""
-    documents = [asdict(problem) for problem in problems]
+def needed_facts(document: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """The two facts that a problem's answer needs, and the token of the prompt at which each starts."""
+    return ("the asked person", int(document["person_start"])), ("box P", int(document["box_start"]))
+
+
+def pocket_scoring() -> dict[str, Any]:
+    """How lm-eval reads and scores answers: gsm8k's strict match."""
     return {
-        "task": POCKET,
-        "custom_dataset": lambda **_: {"test": dataset(documents)},
-        "test_split": "test",
         "output_type": "generate_until",
-        "doc_to_text": "{{context}}{{question}}",
-        "doc_to_target": "{{answer}}",
-        "num_fewshot": 0,
-        "generation_kwargs": {
-            "until": ["\nQuestion:"],
-            "do_sample": False,
-            "temperature": 0.0,
-            # An answer in other words than the worked one is not cut off at once.
-            "max_gen_toks": 2 * max(problem.answer_tokens for problem in problems),
-        },
         "filter_list": [
             {
                 "name": "strict-match",
@@ -113,6 +104,27 @@ def pocket_task(problems: Sequence[Problem]) -> dict[str, Any]:
                 "regexes_to_ignore": [",", r"\$", "(?s).*#### ", r"\.$"],
             }
         ],
+    }
+
+
+def pocket_task(problems: Sequence[Problem]) -> dict[str, Any]:
+    """lm-eval configuration of problems, in gsm8k's form and with its strict match."""
+    documents = [asdict(problem) for problem in problems]
+    return {
+        "task": POCKET,
+        "custom_dataset": lambda **_: {"test": dataset(documents)},
+        "test_split": "test",
+        "doc_to_text": "{{context}}{{question}}",
+        "doc_to_target": "{{answer}}",
+        "num_fewshot": 0,
+        "generation_kwargs": {
+            "until": ["\nQuestion:"],
+            "do_sample": False,
+            "temperature": 0.0,
+            # An answer in other words than the worked one is not cut off at once.
+            "max_gen_toks": 2 * max(problem.answer_tokens for problem in problems),
+        },
+        **pocket_scoring(),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ class Prompt:
     token_ids: tuple[int, ...]
     stop: tuple[str, ...]
     max_tokens: int
+    needed: tuple[tuple[str, int], ...] = ()
+    """Facts that the answer needs and the token of the prompt at which each starts, where the task knows them."""
     sha256: str = field(init=False)
     """Hash of what is sent: token ids, stop strings and the token limit; made once, not while requests are timed."""
 
@@ -75,5 +78,22 @@ def as_frame(prompts: Sequence[Prompt]) -> pd.DataFrame:
             "token_ids": [list(prompt.token_ids) for prompt in prompts],
             "stop": [list(prompt.stop) for prompt in prompts],
             "max_tokens": [prompt.max_tokens for prompt in prompts],
+            "needed": [json.dumps(dict(prompt.needed)) for prompt in prompts],
         }
     )
+
+
+def from_frame(frame: pd.DataFrame) -> list[Prompt]:
+    """Prompts as :func:`as_frame` has stored them; earlier harness versions stored no ``needed``."""
+    needed = frame["needed"] if "needed" in frame else pd.Series("{}", index=frame.index)
+    return [
+        Prompt(
+            doc_id=int(row["doc_id"]),
+            text=str(row["text"]),
+            token_ids=tuple(int(token) for token in row["token_ids"]),
+            stop=tuple(str(each) for each in row["stop"]),
+            max_tokens=int(row["max_tokens"]),
+            needed=tuple(json.loads(facts).items()),
+        )
+        for (_, row), facts in zip(frame.iterrows(), needed, strict=True)
+    ]

@@ -27,7 +27,7 @@ class StoredPromptsModel(LM):  # type: ignore[misc]
     was stored, once, and refuses when lm-eval asks for anything else.
 
     Args:
-        prompts: the launch's prompts by document id.
+        prompts: the launch's prompts by the number that lm-eval gives to their document.
         send: sends all of them.
     """
 
@@ -43,15 +43,15 @@ class StoredPromptsModel(LM):  # type: ignore[misc]
             HarnessError: lm-eval built other prompts than those stored.
         """
         asked = {int(request.doc_id): request.args[0] for request in requests}
-        stored = {doc_id: prompt.text for doc_id, prompt in self._prompts.items()}
+        stored = {number: prompt.text for number, prompt in self._prompts.items()}
         if asked != stored or len(requests) != len(stored):
-            differing = [doc_id for doc_id in sorted(stored | asked) if asked.get(doc_id) != stored.get(doc_id)]
+            differing = [number for number in sorted(stored | asked) if asked.get(number) != stored.get(number)]
             raise HarnessError(
                 f"lm-eval asks for {len(requests)} prompts and {len(stored)} are stored; documents "
                 f"{differing[:5]} differ: the task does not build the same prompts twice."
             )
         texts = {record.doc_id: "" if record.error else record.text for record in self._send()}
-        return [texts[int(request.doc_id)] for request in requests]
+        return [texts[self._prompts[int(request.doc_id)].doc_id] for request in requests]
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """Not supported: tasks must generate."""
@@ -65,13 +65,19 @@ class StoredPromptsModel(LM):  # type: ignore[misc]
 def score_pass(task: Any, config: TaskConfig, prompts: Sequence[Prompt], send: Send) -> pd.DataFrame:
     """Runs one pass through lm-eval.
 
+    Args:
+        task: the lm-eval task; its documents are numbered from 0 in the order of ``prompts``.
+        config: names the filter and the metric.
+        prompts: the launch's prompts.
+        send: sends all of them.
+
     Returns:
         One row per document: ``doc_id``, ``target``, ``answer`` (what the filter extracted), ``score``.
 
     Raises:
         HarnessError: the task has no such filter or metric, or builds other prompts than those stored.
     """
-    model = StoredPromptsModel({prompt.doc_id: prompt for prompt in prompts}, send)
+    model = StoredPromptsModel(dict(enumerate(prompts)), send)
     # The same building as before: lm-eval's few-shot sampler is sequential.
     task.set_fewshot_seed(seed=FEWSHOT_SEED)
     results = evaluate(
@@ -92,7 +98,7 @@ def score_pass(task: Any, config: TaskConfig, prompts: Sequence[Prompt], send: S
         )
     return pd.DataFrame(
         {
-            "doc_id": [int(sample["doc_id"]) for sample in chosen],
+            "doc_id": [prompts[int(sample["doc_id"])].doc_id for sample in chosen],
             "target": [str(sample["target"]) for sample in chosen],
             "answer": [str(sample["filtered_resps"][0]) for sample in chosen],
             "score": [float(sample[config.metric]) for sample in chosen],

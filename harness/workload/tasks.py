@@ -13,7 +13,15 @@ from jinja2 import UndefinedError
 
 from harness.config import TaskConfig
 from harness.errors import UsageError
-from harness.workload.pocket import POCKET, dataset, pocket_problems, pocket_task, ruler_of
+from harness.workload.pocket import (
+    POCKET,
+    dataset,
+    needed_facts,
+    pocket_problems,
+    pocket_scoring,
+    pocket_task,
+    ruler_of,
+)
 from harness.workload.prompts import Prompt, whole_blocks
 
 if TYPE_CHECKING:
@@ -39,12 +47,7 @@ def load_task(config: TaskConfig, block_size: int, model_path: str) -> Configura
     Raises:
         UsageError: its data can't be had, or the pocket problems don't fit N.
     """
-    import lm_eval.tasks
-
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    # Only this task's folder: the index of all of lm-eval's tasks takes seconds to read.
-    folder = Path(lm_eval.tasks.__file__).parent / config.name
-    manager = lm_eval.tasks.TaskManager(include_defaults=False, include_path=str(folder) if folder.is_dir() else None)
+    manager = _manager_of(config.name)
     if config.name == POCKET:
         spec: Any = pocket_task(pocket_problems(config, block_size, ruler_of(model_path)))
     elif config.data_dir is not None:
@@ -61,6 +64,43 @@ def load_task(config: TaskConfig, block_size: int, model_path: str) -> Configura
             "give a folder with train.jsonl and test.jsonl as task.data_dir=PATH."
         ) from error
     return task
+
+
+def stored_task(name: str, prompts: Sequence[str], targets: Sequence[str]) -> ConfigurableTask:
+    """A task that asks stored prompts in their order and scores the answers as the named task does.
+
+    Args:
+        name: of the task.
+        prompts: texts, sent as they are.
+        targets: what each answer is compared with.
+    """
+    manager = _manager_of(name)
+    if name == POCKET:
+        scoring = pocket_scoring()
+    else:
+        own = yaml.safe_load(Path(manager.task_index[name].yaml_path).read_text())
+        scoring = {key: own[key] for key in ("output_type", "filter_list", "metric_list")}
+    rows = [{"text": text, "target": target} for text, target in zip(prompts, targets, strict=True)]
+    spec = scoring | {
+        "task": name,
+        "custom_dataset": lambda **_: {"test": dataset(rows)},
+        "test_split": "test",
+        # Names of columns, so that nothing in them is taken for a template.
+        "doc_to_text": "text",
+        "doc_to_target": "target",
+        "num_fewshot": 0,
+    }
+    (task,) = manager.load([spec])["tasks"].values()
+    return task
+
+
+def _manager_of(name: str) -> Any:
+    """lm-eval's task manager, with only this task's folder: the index of all its tasks takes seconds to read."""
+    import lm_eval.tasks
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    folder = Path(lm_eval.tasks.__file__).parent / name
+    return lm_eval.tasks.TaskManager(include_defaults=False, include_path=str(folder) if folder.is_dir() else None)
 
 
 def local_task(name: str, folder: Path, manager: Any) -> dict[str, Any]:
@@ -180,6 +220,7 @@ def _prompts_with(task: ConfigurableTask, config: TaskConfig, tokenize: Tokenize
                 token_ids=tuple(tokenize(text)),
                 stop=tuple(generation.get("until", ())),
                 max_tokens=config.max_gen_toks or int(generation.get("max_gen_toks", DEFAULT_ANSWER_TOKENS)),
+                needed=needed_facts(instance.doc) if config.name == POCKET else (),
             )
         )
     return prompts
