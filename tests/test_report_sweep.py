@@ -44,7 +44,8 @@ SWEEP = [
 
 
 def test_the_recommended_budget_by_hand() -> None:
-    take, beyond = recommendation(SWEEP)
+    take, once, beyond = recommendation(SWEEP)
+    assert once.startswith("each was measured once")
     assert take == (
         "take a budget of 127 (2N-1): its output throughput is that of 64 (N) times 4.0 at hit rate 0.00, "
         "2.1 at hit rate 0.50, 1.1 at hit rate 0.97; it matters at 0.00, 0.50"
@@ -66,7 +67,7 @@ def test_medians_over_repeats_and_no_invalid_cells() -> None:
 
 def test_only_hit_rates_that_all_budgets_have_are_compared() -> None:
     cells = [*SWEEP[:2], cell(127, 0.0, 100.0)]
-    (take,) = recommendation(cells)
+    take = recommendation(cells)[0]
     assert "times 2.0 at hit rate 0.00;" in take
 
 
@@ -76,10 +77,9 @@ def test_nothing_is_recommended_where_nothing_can_be_compared(cells: list[dict[s
 
 
 def test_a_budget_that_gains_nothing() -> None:
-    assert recommendation([cell(64, 0.5, 100.0), cell(127, 0.5, 90.0)]) == [
-        "take a budget of 64 (N): no larger one does more"
-    ]
-    (take,) = recommendation([cell(64, 0.5, 100.0), cell(127, 0.5, 101.0)])
+    least = recommendation([cell(64, 0.5, 100.0), cell(127, 0.5, 90.0)])[0]
+    assert least == "take a budget of 64 (N): no larger one does more"
+    take = recommendation([cell(64, 0.5, 100.0), cell(127, 0.5, 101.0)])[0]
     assert take.endswith("1.0 at hit rate 0.50; it hardly matters at any hit rate")
 
 

@@ -90,6 +90,8 @@ def recommendation(cells: Sequence[Cell]) -> list[str]:
     small = [budget for budget in budgets if budget < 2 * n] or budgets
     best = max(small, key=lambda budget: overall[budget])
     told = [f"take a budget of {in_blocks(best, n)}: {_gains(by_rate, rates, best, budgets[0], n)}"]
+    if len({cell["repeat"] for cell in cells}) == 1 and len(small) > 1:
+        told.append("each was measured once: between budgets that are near one another, use sweep.repeats=3 to tell")
     larger = max((budget for budget in budgets if budget >= 2 * n), key=lambda budget: overall[budget], default=None)
     if larger is not None and larger != best:
         told.append(
