@@ -145,6 +145,8 @@ class EngineConfig:
     """Whether servers get the folder that makes the CPU builds work together on their path."""
     kernel_alignment: int = 16
     """Tokens that N is a multiple of."""
+    gpu_memory_gb: float | None = None
+    """Memory of one GPU in GB, for planning on another machine; None asks this machine's."""
     default_block_size: int | None = None
     """Where N is also a multiple of vLLM's ``--block-size`` (CPU): its default."""
 
@@ -275,6 +277,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "model.block_size": (1, 10**6),
     "model.max_model_len": (1, 10**8),
     "model.tensor_parallel_size": (1, 1024),
+    "engine.gpu_memory_gb": (1, 10**5),
     "model.gpus": (0, 1024),
     "model.parameters_b": (0, 10**5),
     "model.l1_size_gb": (0.1, 10**6),

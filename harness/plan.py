@@ -13,7 +13,7 @@ from harness.equivalence.paired import tost_power
 from harness.errors import UsageError
 from harness.measure.provenance import gpus, versions, without_secrets
 from harness.model.predict import predicted_sizes
-from harness.model.rules import Facts, Finding, Severity, check_rules
+from harness.model.rules import Facts, Finding, Severity, argument_value, check_rules
 from harness.model.sizes import Sizes, bytes_per_element
 from harness.pocket.problems import make_problems
 from harness.pocket.shape import Shape
@@ -31,6 +31,9 @@ GSM8K_QUESTIONS = 1319
 GSM8K_TOKENS = 1025
 """Of a prompt with lm-eval's five examples: 920 to 1,130 are usual with Qwen's tokenizer."""
 GSM8K_EXAMPLE_TOKENS = 180
+
+VLLM_MEMORY_UTILIZATION = 0.92
+"""vLLM's default ``--gpu-memory-utilization`` (0.32)."""
 
 PORTS = {"lmcache": 5555, "lmcache_http": 8080, "vllm": 8000}
 """Shown in commands; a run takes free ones."""
@@ -72,6 +75,12 @@ class Plan:
         """The hit rate nearest to a target, as a fraction of prompt tokens."""
         chunk_size = self.config.servers.lmcache.chunk_size or self.sizes.block_size
         return reachable_rate(self.prompt_tokens, chunk_size, target)
+
+    @property
+    def sequences(self) -> int | None:
+        """The largest safe ``--max-num-seqs``, where the memory of a GPU is known."""
+        memory = kv_bytes(self.config)
+        return None if memory is None else self.sizes.blocks_in(memory)
 
     @property
     def power(self) -> dict[float, float]:
@@ -117,7 +126,27 @@ def rule_facts(
         # In whole blocks the pocket problems are the same for every tokenizer.
         estimated=config.task.name != POCKET,
         targets=list(dict.fromkeys(cell.target for launch in plan for cell in launch.cells)),
+        kv_bytes=kv_bytes(config),
     )
+
+
+def kv_bytes(config: RunConfig) -> int | None:
+    """About how much memory vLLM has for its cache on one GPU, in bytes; None where that can't be told.
+
+    What ``--gpu-memory-utilization`` allows, less the weights. Activations and CUDA graphs take some more.
+    """
+    weights = weights_gb(config)
+    memory = config.engine.gpu_memory_gb or _gpu_memory_gb()
+    if config.engine.name != "gpu" or weights is None or memory is None:
+        return None
+    allowed = float(argument_value(config, "--gpu-memory-utilization") or VLLM_MEMORY_UTILIZATION)
+    return max(0, int((memory * allowed - weights / config.model.tensor_parallel_size) * 1e9))
+
+
+def _gpu_memory_gb() -> float | None:
+    """Memory of this machine's smallest GPU in GB."""
+    found = [float(words[0]) for gpu in gpus() if (words := str(gpu.get("memory", "")).split())]
+    return min(found) * 2**20 / 1e9 if found else None
 
 
 def prompt_lengths(config: RunConfig, block_size: int) -> tuple[list[int], bool]:
@@ -190,6 +219,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "page_bytes": sizes.page,
         "state_bytes_per_sequence": sizes.state_per_sequence,
         "stored_block_bytes": sizes.stored_block,
+        "max_num_seqs": plan.sequences,
         "l1_bytes_needed": sizes.l1_bytes(plan.prompt_tokens),
         "questions": plan.questions,
         "passes": plan.passes,

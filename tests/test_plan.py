@@ -171,6 +171,24 @@ def test_lines_are_not_cut(width: int) -> None:
     assert "--max-num-batched-tokens 1567" in text
 
 
+def test_sequences_that_have_blocks(capsys: Captured) -> None:
+    # (80 GB x 0.92 - 54 GB of weights) / (16 layers x 784 tokens x 4,096 bytes)
+    told = as_json(make_plan(composed("model=qwen3_6_27b", "engine.gpu_memory_gb=80")))
+    assert told["max_num_seqs"] == int(19.6e9 / (16 * 784 * 4096)) == 381
+    (warning,) = told["warnings"]
+    assert warning["rule"] == "max_num_seqs above the Mamba blocks"
+    assert "1024 (the default on large GPUs)" in warning["text"] and "--max-num-seqs 381" in warning["override"]
+    fitting = composed(
+        "model=qwen3_6_27b",
+        "engine.gpu_memory_gb=80",
+        "servers.vllm.extra_args=[--max-num-seqs,'400',--gpu-memory-utilization,'0.95']",
+    )
+    assert as_json(make_plan(fitting))["warnings"] == []
+    assert as_json(make_plan(composed("model=qwen3_8_flash_next", "engine.gpu_memory_gb=80")))["max_num_seqs"] is None
+    assert main(["plan", "model=qwen3_6_27b"]) == 0
+    assert "engine.gpu_memory_gb=80, for one, tells how many" in capsys.readouterr().out
+
+
 # --- hardware ----------------------------------------------------------------------------------------------
 
 

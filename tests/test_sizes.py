@@ -108,6 +108,13 @@ def test_ssm_state_in_another_dtype() -> None:
     assert sizes_of(geometry, Serving()).block_size == 400
 
 
+def test_blocks_of_the_pocket_model_as_vllm_counts_them() -> None:
+    # vLLM 0.32 on 1 GiB: "Maximum concurrency for 4,096 tokens per request: 234.06x": a request takes 64 blocks of
+    # attention and two of each of three groups of recurrent layers.
+    blocks = sizes_of(POCKET, Serving(kernel_alignment=64)).blocks_in(GIB)
+    assert blocks / (64 + 3 * 2) == pytest.approx(234.06, abs=0.005)
+
+
 @pytest.mark.parametrize("ranks", [3, 5, 32])
 def test_heads_that_cannot_be_divided(ranks: int) -> None:
     with pytest.raises(UsageError, match=f"tensor_parallel_size={ranks} does not divide the model's 16 key and 48"):

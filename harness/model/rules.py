@@ -22,6 +22,10 @@ VLLM_MEASURED = "vLLM 0.32"
 LMCACHE_MEASURED = "LMCache 0.5.6"
 
 
+VLLM_MAX_NUM_SEQS = 1024
+"""vLLM's default ``--max-num-seqs`` when it serves on GPUs of 70 GiB and more but the A100 (0.32); others get 256."""
+
+
 class Severity(StrEnum):
     """What a finding means for a run."""
 
@@ -238,16 +242,19 @@ def l1_size(facts: Facts) -> Iterator[Finding]:
 
 def running_sequences(facts: Facts) -> Iterator[Finding]:
     """Every running sequence holds a block for its recurrent state."""
-    wanted = _argument(facts.config, "--max-num-seqs")
-    if facts.kv_bytes is None or wanted is None or not wanted.isdecimal():
+    given = argument_value(facts.config, "--max-num-seqs")
+    wanted = given or str(VLLM_MAX_NUM_SEQS)
+    if facts.kv_bytes is None or not wanted.isdecimal():
         return
     blocks = facts.sizes.blocks_in(facts.kv_bytes)
     if int(wanted) > blocks:
+        default = "" if given else " (the default on large GPUs)"
         yield Finding(
             "max_num_seqs above the Mamba blocks",
             Severity.WARNING,
-            f"--max-num-seqs {wanted} is more than the {blocks} blocks that about {facts.kv_bytes / GIB:.1f} GiB of "
-            "cache hold, and every running sequence needs one for its recurrent state: vLLM will refuse it",
+            f"--max-num-seqs {wanted}{default} is more than the {blocks} blocks that about "
+            f"{facts.kv_bytes / GIB:.1f} GiB of cache hold, and every running sequence needs one for its recurrent "
+            "state: vLLM will refuse it",
             f"--max-num-seqs {blocks}, or raise --gpu-memory-utilization",
             VLLM_MEASURED,
         )
@@ -337,7 +344,7 @@ PROMPT_RULES: tuple[Rule, ...] = (reachable, l1_size)
 """Those that look at the prompts: checked again once the servers have counted their tokens."""
 
 
-def _argument(config: RunConfig, name: str) -> str | None:
+def argument_value(config: RunConfig, name: str) -> str | None:
     """The value that vLLM gets for an argument; the last one counts."""
     value = None
     arguments = [*config.model.vllm_args, *config.engine.vllm_args, *config.servers.vllm.extra_args]

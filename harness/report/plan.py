@@ -100,7 +100,20 @@ def cost_lines(plan: Plan) -> list[str]:
         f"{about}{mean:,.0f} tokens, {about}{plan.passes * sum(plan.prompt_tokens):,} tokens in all",
         f"L1: {about}{needed / 1e9:.1f} GB hold one pass (eviction starts at {L1_WATERMARK:.0%}); "
         f"{plan.config.l1_size_gb:g} GB are set",
+        *sequences_lines(plan),
         f"chance that an unchanged model passes (margin {gate.margin:g}, n = {plan.questions}): {power}",
+    ]
+
+
+def sequences_lines(plan: Plan) -> list[str]:
+    """How many sequences vLLM's cache has blocks for on one GPU, if its memory is known."""
+    if plan.config.engine.name != "gpu":
+        return []
+    if plan.sequences is None:
+        return ["running sequences: engine.gpu_memory_gb=80, for one, tells how many a GPU of 80 GB has blocks for"]
+    return [
+        f"running sequences: about {plan.sequences:,} have a block for their recurrent state on one GPU: the largest "
+        "safe --max-num-seqs"
     ]
 
 
