@@ -342,6 +342,14 @@ def test_loss_weighs_numbers_most() -> None:
     assert float(loss) == pytest.approx(0.3 * float(torch.tensor(4.0).log()) / 1.3)
 
 
+def test_a_batch_in_which_nothing_counts_teaches_nothing() -> None:
+    logits = torch.randn(1, 12, requires_grad=True)
+    kinds = torch.tensor([Target.UNKNOWN_BOX])
+    loss = train.answer_loss(logits, torch.tensor([3]), kinds, torch.arange(10), unknown_weight=0.0)
+    loss.backward()
+    assert float(loss.detach()) == 0 and logits.grad is not None and not logits.grad.any()
+
+
 def test_shares_right_leave_out_what_was_not_asked() -> None:
     right = torch.tensor([True, False, True])
     kinds = torch.tensor([Target.PERSON, Target.PERSON, Target.BOX])

@@ -231,7 +231,8 @@ def answer_loss(logits: Tensor, expected: Tensor, kinds: Tensor, digits: Tensor,
     weights = torch.where(kinds == Target.OTHER, 0.3, 1.0)
     weights = torch.where(kinds == Target.CHECK, 0.15, weights)
     weights = torch.where(unknown, unknown_weight, weights)
-    return (losses * weights).sum() / weights.sum()
+    # A small batch may ask for nothing that counts yet.
+    return (losses * weights).sum() / weights.sum().clamp(min=1e-6)
 
 
 def shares_right(right: Tensor, kinds: Tensor, by_attention: Tensor) -> dict[str, float]:
