@@ -78,7 +78,7 @@ def test_nothing_is_recommended_where_nothing_can_be_compared(cells: list[dict[s
 
 def test_a_budget_that_gains_nothing() -> None:
     least = recommendation([cell(64, 0.5, 100.0), cell(127, 0.5, 90.0)])[0]
-    assert least == "take a budget of 64 (N): no larger one does more"
+    assert least == "take a budget of 64 (N): no larger one below 2N does more"
     take = recommendation([cell(64, 0.5, 100.0), cell(127, 0.5, 101.0)])[0]
     assert take.endswith("1.0 at hit rate 0.50; it hardly matters at any hit rate")
 

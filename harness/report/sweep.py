@@ -104,7 +104,7 @@ def recommendation(cells: Sequence[Cell]) -> list[str]:
 
 def _gains(by_rate: Mapping[float, Mapping[int, float]], rates: Sequence[float], best: int, least: int, n: int) -> str:
     if best == least:
-        return "no larger one does more"
+        return "no larger one below 2N does more"
     ratios = {rate: by_rate[rate][best] / by_rate[rate][least] for rate in rates}
     listed = ", ".join(f"{ratio:.1f} at hit rate {rate:.2f}" for rate, ratio in ratios.items())
     matters = [rate for rate, ratio in ratios.items() if ratio >= MATTERS]
