@@ -171,6 +171,19 @@ def test_a_seeded_cell_keeps_its_target(tmp_path: Path) -> None:
     assert read_bundle(path).config["sweep"]["hit_rates"] == [0.5]
 
 
+@pytest.mark.parametrize(("diverges_after", "kept"), [(None, []), (4, [4])])
+def test_of_a_divergence_sweep_only_this_cells_point_is_kept(
+    tmp_path: Path, diverges_after: int | None, kept: list[int]
+) -> None:
+    ill = broken()
+    seeded = ({"step": "seed", "argument": "diverging", "seeded": {"chunks_written": 10**6}},)
+    ill = replace(ill, facts=replace(ill.facts, diverges_after=diverges_after), events=seeded)
+    path = write_bundle(ill_run(tmp_path, ill, "sweep=divergence"), CELL)
+    assert path is not None
+    sweep = read_bundle(path).config["sweep"]
+    assert (sweep["budgets"], sweep["hit_rates"], sweep["diverge_after"]) == ([127], ["full"], kept)
+
+
 @pytest.mark.parametrize(
     ("evidence", "written"),
     [(broken(), True), (not_retrieved(), True), (healthy(), False)],

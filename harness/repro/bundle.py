@@ -20,6 +20,7 @@ from harness.equivalence.evidence import Evidence, read_evidence
 from harness.errors import UsageError
 from harness.repro.side_by_side import side_by_side
 from harness.store import NewFolder, RunFolder, read_json, write_json
+from harness.sweep import FULL
 from harness.workload.prompts import Prompt, from_frame
 
 FOLDER = "repro"
@@ -52,8 +53,13 @@ class Bundle:
     block_size: int
     """N in tokens of the server that was asked."""
     config: Mapping[str, Any]
-    """The run's configuration, with a sweep of this cell alone."""
+    """The run's configuration, with a sweep of this cell alone (and of a full one, where its prompts diverge)."""
     prompts: tuple[StoredPrompt, ...]
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        """Lengths of the prompts."""
+        return [len(each.prompt.token_ids) for each in self.prompts]
 
     @property
     def differed(self) -> tuple[int, ...]:
@@ -146,9 +152,13 @@ def _choose(prompts: list[Prompt], evidence: Evidence, compared: pd.DataFrame) -
 
 
 def _origin(record: Mapping[str, Any], cell: Mapping[str, Any], evidence: Evidence) -> dict[str, Any]:
-    target = evidence.facts.target
-    hit_rates = ["full" if target is None else target]
-    sweep = record["config"]["sweep"] | {"budgets": [cell["budget"]], "hit_rates": hit_rates, "repeats": 1}
+    facts = evidence.facts
+    sweep = record["config"]["sweep"] | {
+        "budgets": [cell["budget"]],
+        "hit_rates": [FULL if facts.target is None else facts.target],
+        "diverge_after": [] if facts.diverges_after is None else [facts.diverges_after],
+        "repeats": 1,
+    }
     return {
         "run_id": record["run_id"],
         "cell": cell["cell"],
