@@ -250,6 +250,10 @@ class RunConfig:
         """LMCache's L1 in GB."""
         return self.servers.lmcache.l1_size_gb or self.model.l1_size_gb
 
+    def chunk_size(self, block_size: int) -> int:
+        """LMCache's chunk size in tokens where N is ``block_size``."""
+        return self.servers.lmcache.chunk_size or block_size
+
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "gate.mode": ("tost", "threshold", "lmcache_ci"),

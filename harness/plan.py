@@ -10,18 +10,16 @@ from typing import Any
 
 from harness.config import RunConfig
 from harness.equivalence.paired import tost_power
-from harness.errors import UsageError
 from harness.measure.provenance import gpus, versions, without_secrets
 from harness.model.predict import predicted_sizes
 from harness.model.rules import Facts, Finding, Severity, argument_value, check_rules
 from harness.model.sizes import Sizes, bytes_per_element
-from harness.pocket.problems import make_problems
-from harness.pocket.shape import Shape
+from harness.pocket.ruler import POCKET_RULER
 from harness.servers.commands import Argument, check_extra_args, lmcache_arguments, served_path, vllm_arguments, words
 from harness.servers.environment import server_environment
 from harness.steps import Check, check_cells, parse_check
 from harness.sweep import Launch, launches
-from harness.workload.pocket import DEFAULT_PROBLEMS, POCKET
+from harness.workload.pocket import POCKET, pocket_problems
 from harness.workload.seeding import reachable_rate
 
 FLIP_RATES = (0.05, 0.10, 0.20)
@@ -61,6 +59,8 @@ class Plan:
     """Of every question; see ``estimated``."""
     estimated: bool
     """Whether prompt lengths are an estimate, since the tokenizer or the data are not looked at."""
+    kv_bytes: int | None
+    """Memory for vLLM's cache on one GPU, if it is known."""
     findings: list[Finding]
 
     @property
@@ -73,14 +73,12 @@ class Plan:
 
     def reachable(self, target: float | None) -> float:
         """The hit rate nearest to a target, as a fraction of prompt tokens."""
-        chunk_size = self.config.servers.lmcache.chunk_size or self.sizes.block_size
-        return reachable_rate(self.prompt_tokens, chunk_size, target)
+        return reachable_rate(self.prompt_tokens, self.config.chunk_size(self.sizes.block_size), target)
 
     @property
     def sequences(self) -> int | None:
         """The largest safe ``--max-num-seqs``, where the memory of a GPU is known."""
-        memory = kv_bytes(self.config)
-        return None if memory is None else self.sizes.blocks_in(memory)
+        return None if self.kv_bytes is None else self.sizes.blocks_in(self.kv_bytes)
 
     @property
     def power(self) -> dict[float, float]:
@@ -108,8 +106,9 @@ def make_plan(config: RunConfig) -> Plan:
     lengths, estimated = prompt_lengths(config, sizes.block_size)
     python = config.servers.lmcache.python or sys.executable
     release = versions(python, server_environment(config)).get("lmcache")
-    findings = check_rules(rule_facts(config, sizes, [each.launch for each in planned], release, lengths))
-    return Plan(config, check, sizes, planned, len(lengths), lengths, estimated, findings)
+    facts = rule_facts(config, sizes, [each.launch for each in planned], release, lengths)
+    findings = check_rules(facts)
+    return Plan(config, check, sizes, planned, len(lengths), lengths, estimated, facts.kv_bytes, findings)
 
 
 def rule_facts(
@@ -120,7 +119,7 @@ def rule_facts(
         config,
         sizes,
         list(dict.fromkeys(launch.budget for launch in plan)),
-        config.servers.lmcache.chunk_size or sizes.block_size,
+        config.chunk_size(sizes.block_size),
         lmcache,
         prompt_tokens,
         # In whole blocks the pocket problems are the same for every tokenizer.
@@ -136,8 +135,10 @@ def kv_bytes(config: RunConfig) -> int | None:
     What ``--gpu-memory-utilization`` allows, less the weights. Activations and CUDA graphs take some more.
     """
     weights = weights_gb(config)
+    if config.engine.name != "gpu" or weights is None:
+        return None
     memory = config.engine.gpu_memory_gb or _gpu_memory_gb()
-    if config.engine.name != "gpu" or weights is None or memory is None:
+    if memory is None:
         return None
     allowed = float(argument_value(config, "--gpu-memory-utilization") or VLLM_MEMORY_UTILIZATION)
     return max(0, int((memory * allowed - weights / config.model.tensor_parallel_size) * 1e9))
@@ -150,18 +151,17 @@ def _gpu_memory_gb() -> float | None:
 
 
 def prompt_lengths(config: RunConfig, block_size: int) -> tuple[list[int], bool]:
-    """Tokens of every prompt, and whether they are an estimate."""
+    """Tokens of every prompt, and whether they are an estimate.
+
+    Raises:
+        UsageError: the pocket problems don't fit N.
+    """
     task = config.task
     if task.name != POCKET:
         questions = min(task.limit or GSM8K_QUESTIONS, GSM8K_QUESTIONS)
         covering = task.min_blocks * block_size + 1 + GSM8K_EXAMPLE_TOKENS // 2
         return [max(GSM8K_TOKENS, covering)] * questions, True
-    tails = None if task.tail_tokens is None else tuple(task.tail_tokens)
-    shape = Shape(task.blocks, block_size, tails, task.shared_blocks, check=task.long_answers)
-    try:
-        problems = make_problems(task.limit or DEFAULT_PROBLEMS, task.seed, shape)
-    except ValueError as error:
-        raise UsageError(f"task=pocket can't be built for N = {block_size}: {error}.") from error
+    problems = pocket_problems(task, block_size, POCKET_RULER)
     return [problem.prompt_tokens for problem in problems], config.model.gpus > 0
 
 
@@ -253,7 +253,7 @@ def _contains(whole: Sequence[str], part: Sequence[str]) -> bool:
 
 
 def _planned(config: RunConfig, launch: Launch, block_size: int) -> PlannedLaunch:
-    chunk_size = config.servers.lmcache.chunk_size or block_size
+    chunk_size = config.chunk_size(block_size)
     return PlannedLaunch(
         launch,
         lmcache_arguments(config, chunk_size=chunk_size, port=PORTS["lmcache"], http_port=PORTS["lmcache_http"]),

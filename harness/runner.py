@@ -56,10 +56,10 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     plan = launches(config.sweep, block_size)
     check_cells(check, (cell for launch in plan for cell in launch.cells))
     lmcache = check_installed(config)
-    lengths, _ = prompt_lengths(config, block_size)
+    bundle = read_bundle(Path(config.replay)) if config.replay else None
+    lengths = bundle.prompt_tokens if bundle else prompt_lengths(config, block_size)[0]
     warnings = obeyed(check_rules(rule_facts(config, sizes, plan, lmcache, lengths)))
     progress.stage(f"loading task {config.task.name}")
-    bundle = read_bundle(Path(config.replay)) if config.replay else None
     task = replayed_task(bundle, config.task.name) if bundle else load_task(config.task, block_size, config.model.path)
     if config.resume is None:
         folder = RunFolder.create(Path(config.results_dir), config.run_id or new_run_id(config))
@@ -118,7 +118,7 @@ def run_launch(
 ) -> None:
     """LMCache up, vLLM up, the launch's steps once, every cell, both down."""
     folder = record.folder.launch(launch.id)
-    chunk_size = config.servers.lmcache.chunk_size or record.predicted
+    chunk_size = config.chunk_size(record.predicted)
     stack = Stack(config, budget=launch.budget, chunk_size=chunk_size, folder=folder, notify=progress.stage)
     record.launching(launch, stack)
     try:

@@ -63,6 +63,17 @@ def budget_tokens(budget: object, block_size: int) -> int:
     return tokens
 
 
+def budget_in_blocks(tokens: int, block_size: int) -> str:
+    """A budget in N as configs write it: ``N``, ``1.25N``, ``2N-1``; ``~1.27N`` where two digits do not tell it."""
+    if tokens % block_size == 0:
+        blocks = tokens // block_size
+        return "N" if blocks == 1 else f"{blocks}N"
+    if (tokens + 1) % block_size == 0:
+        return f"{(tokens + 1) // block_size}N-1"
+    factor = round(tokens / block_size, 2)
+    return f"{'' if round(factor * block_size) == tokens else '~'}{factor:g}N"
+
+
 def hit_rate_target(rate: object) -> float | None:
     """A target hit rate as a fraction of prompt tokens; None for ``full``.
 

@@ -27,9 +27,9 @@ from harness.cli import main
 from harness.errors import HarnessError, UsageError
 from harness.report import figures
 from harness.report.figures import NothingToDraw, RunData, Spread, load_run, slowdown, write_figures
-from harness.report.figures.data import budget_in_blocks
 from harness.report.figures.style import OKABE_ITO, styles
 from harness.store import RunFolder, write_json
+from harness.sweep import budget_in_blocks
 
 Captured = pytest.CaptureFixture[str]
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.report.sweep import in_blocks, recommendation, sweep_table, throughputs
+from harness.report.cells import budget_words
+from harness.report.sweep import recommendation, sweep_table, throughputs
 from harness.report.terminal import print_run
 
 N = 64
@@ -87,7 +88,7 @@ def test_a_budget_that_gains_nothing() -> None:
     ("budget", "shown"), [(64, "64 (N)"), (80, "80 (1.25N)"), (127, "127 (2N-1)"), (128, "128 (2N)"), (256, "256 (4N)")]
 )
 def test_budgets_in_blocks(budget: int, shown: str) -> None:
-    assert in_blocks(budget, N) == shown
+    assert budget_words(budget, N) == shown
 
 
 def printed(cells: list[dict[str, Any]], width: int = 80) -> str:

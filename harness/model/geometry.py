@@ -9,15 +9,6 @@ from typing import Any
 
 from harness.errors import UsageError
 
-BYTES_PER_ELEMENT = {
-    "bfloat16": 2,
-    "float16": 2,
-    "float32": 4,
-    "fp8": 1,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Geometry:

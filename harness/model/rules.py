@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.model.releases import budget_window
 from harness.model.sizes import GIB, L1_WATERMARK, Sizes
 from harness.model.support import EXPERIMENTAL, FEATURES, RUNNABLE, requested_features, status
-from harness.workload.seeding import check_target
+from harness.workload.seeding import unreachable
 
 ANY_RELEASE = "all releases"
 VLLM_MEASURED = "vLLM 0.32"
@@ -208,18 +208,11 @@ def reachable(facts: Facts) -> Iterator[Finding]:
 
 def hit_rates(facts: Facts) -> Iterator[Finding]:
     """A target hit rate has one near it that the prompts can have."""
-    for target in facts.targets if facts.prompt_tokens else ():
-        try:
-            check_target(facts.prompt_tokens or (), facts.chunk_size, target)
-        except UsageError as error:
-            told, _, advice = str(error).rstrip(".").rpartition(": use ")
-            yield Finding(
-                "hit rate not reachable",
-                Severity.WARNING if facts.estimated else Severity.ERROR,
-                told,
-                advice or None,
-                ANY_RELEASE,
-            )
+    lengths = facts.prompt_tokens
+    for target in facts.targets:
+        if lengths and (why := unreachable(lengths, facts.chunk_size, target)):
+            severity = Severity.WARNING if facts.estimated else Severity.ERROR
+            yield Finding("hit rate not reachable", severity, *why, ANY_RELEASE)
 
 
 def l1_size(facts: Facts) -> Iterator[Finding]:

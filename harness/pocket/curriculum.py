@@ -249,8 +249,8 @@ def _add_questions(rng: Random, text: _Text, lesson: Lesson) -> None:
     while len(text.pieces) < lesson.tokens:
         name = unasked.pop() if unasked else rng.choice(names)
         check = rng.random() < lesson.checked
-        write = vocabulary.checked_answer if check else vocabulary.worked_answer
-        answer = (*write(name, text.context.people[name], text.context.box_pens), END)
+        pens, box_pens = text.context.people[name], text.context.box_pens
+        answer = (*vocabulary.answer(name, pens, box_pens, check=check), END)
         targets = dict.fromkeys(range(len(answer)), Target.OTHER)
         targets |= dict.fromkeys(range(_TOTAL + 1, len(answer) - _RESULT_TOKENS), Target.CHECK)
         targets |= {

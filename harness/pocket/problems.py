@@ -199,8 +199,9 @@ class _Maker:
         )
 
     def _lay_out(self, number: int, facts: _Facts, rng: Random) -> Problem:
-        answer = _answer(facts.person, facts.box_pens, self._shape.check)
-        asked = _question(facts.person.name, self._shape.check) + answer[:OPENING_PIECES]
+        name, check = facts.person.name, self._shape.check
+        answer = vocabulary.answer(name, facts.person.pens, facts.box_pens, check=check)
+        asked = vocabulary.question(name, check=check) + answer[:OPENING_PIECES]
         question, answer = self._examples(facts, rng) + asked, answer[OPENING_PIECES:]
         region = self._region(self._ruler.length(question), facts.tail)
         starts, placement, layout = self._place(facts, region, rng)
@@ -261,9 +262,10 @@ class _Maker:
         people = [each for each in (*facts.others[facts.restated :], *self._shared) if each != facts.person]
         boxes = rng.sample(sorted(facts.boxes.items()), self._shape.examples)
         examples: Pieces = ()
+        check = self._shape.check
         for person, (colour, pens) in zip(rng.sample(people, self._shape.examples), boxes, strict=True):
-            examples += _question(person.name, self._shape.check, colour)
-            examples += _answer(person, pens, self._shape.check, colour)
+            examples += vocabulary.question(person.name, colour, check=check)
+            examples += vocabulary.answer(person.name, person.pens, pens, colour, check=check)
         return examples
 
     def _confirmed(self, problem: Problem, facts: _Facts) -> bool:
@@ -277,15 +279,6 @@ class _Maker:
             len(problem.prompt): problem.prompt_tokens,
         }
         return self._ruler.confirms(problem.prompt, cuts)
-
-
-def _question(name: str, check: bool, box: str = "P") -> Pieces:
-    return vocabulary.question(name, box, check=check)
-
-
-def _answer(person: _Person, box_pens: int, check: bool, box: str = "P") -> Pieces:
-    answer = vocabulary.checked_answer if check else vocabulary.worked_answer
-    return answer(person.name, person.pens, box_pens, box)
 
 
 def _text(*sentences: Pieces) -> str:

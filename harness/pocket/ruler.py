@@ -5,7 +5,7 @@ that split text into words first, as all common ones do, never merge across the 
 the lengths add up; a text is measured again as a whole before it is used.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -16,7 +16,7 @@ Tokenize = Callable[[str], Sequence[int]]
 """Token ids of a prompt, with whatever the tokenizer puts before it."""
 
 
-class Ruler(Protocol):
+class Ruler(Hashable, Protocol):
     """Lengths in tokens."""
 
     def head(self) -> int:

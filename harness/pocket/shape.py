@@ -169,7 +169,7 @@ class Limits:
 
 def _longest_question(name: str, shape: Shape) -> Pieces:
     """The longest question about this person, with its examples, if all were about the same one."""
-    write = vocabulary.checked_answer if shape.check else vocabulary.worked_answer
-    example = vocabulary.question(name, BOX_COLOURS[0], check=shape.check) + write(name, 9, 9, BOX_COLOURS[0])
-    asked = vocabulary.question(name, check=shape.check) + write(name, 9, 9)[:OPENING_PIECES]
+    box, check = BOX_COLOURS[0], shape.check
+    example = vocabulary.question(name, box, check=check) + vocabulary.answer(name, 9, 9, box, check=check)
+    asked = vocabulary.question(name, check=check) + vocabulary.answer(name, 9, 9, check=check)[:OPENING_PIECES]
     return example * shape.examples + asked

@@ -87,6 +87,11 @@ def checked_answer(name: str, person_pens: int, box_pens: int, box: str = "P") -
     return (*itertools.chain(*lines), *_result(person_pens + box_pens))
 
 
+def answer(name: str, person_pens: int, box_pens: int, box: str = "P", *, check: bool = False) -> Pieces:
+    """What `question` asks for with the same `check`: the long form or the short one."""
+    return (checked_answer if check else worked_answer)(name, person_pens, box_pens, box)
+
+
 def _working(name: str, person_pens: int, box_pens: int, box: str) -> Pieces:
     return (*person_fact(name, person_pens), f" {box}", f" {box_pens}", ".", *_sum(person_pens, box_pens))
 

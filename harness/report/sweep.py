@@ -6,15 +6,13 @@ Pure: contents of cell.json in, table and sentences out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import geometric_mean, median
-from typing import Any
+from statistics import geometric_mean
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from harness.report.cells import Cell, budget, budget_words, grouped, target, tells_speed, warm_throughput
 from harness.report.forms import STYLES, milliseconds, number
-
-Cell = Mapping[str, Any]
 
 MATTERS = 1.2
 """From this ratio of throughputs on, a budget is said to matter at a hit rate; below, noise may explain it."""
@@ -38,7 +36,7 @@ def sweep_table(cells: Sequence[Cell]) -> Table:
     for cell in cells:
         warm, rate = cell["passes"]["warm"], cell["hit_rate"]
         table.add_row(
-            in_blocks(cell["budget"], cell["unified_block_size"]),
+            budget_words(cell["budget"], cell["unified_block_size"]),
             number(rate["target"], ".3f"),
             number(rate["measured"], ".3f"),
             number(cell["passes"]["cold"]["score"], ".3f"),
@@ -51,27 +49,10 @@ def sweep_table(cells: Sequence[Cell]) -> Table:
     return table
 
 
-def in_blocks(budget: int, block_size: int) -> str:
-    """A budget in tokens and, where that says more, in blocks of N: ``127 (2N-1)``, ``80 (1.25N)``."""
-    if budget == 2 * block_size - 1:
-        return f"{budget} (2N-1)"
-    blocks = budget / block_size
-    return f"{budget} (N)" if blocks == 1 else f"{budget} ({blocks:.3g}N)"
-
-
 def throughputs(cells: Sequence[Cell]) -> dict[float, dict[int, float]]:
-    """Output tokens per second of warm by target hit rate and budget: medians over repeats, without invalid cells and
-    those that measure reuse.
-    """
-    found: dict[tuple[float, int], list[float]] = {}
-    for cell in cells:
-        measured = cell["passes"]["warm"]["output_tokens_per_s"]
-        if cell["verdict"] != "invalid" and measured and not cell.get("reuse"):
-            found.setdefault((round(cell["hit_rate"]["target"], 6), cell["budget"]), []).append(measured)
-    by_rate: dict[float, dict[int, float]] = {}
-    for (rate, budget), values in sorted(found.items()):
-        by_rate.setdefault(rate, {})[budget] = median(values)
-    return by_rate
+    """Output tokens per second of warm by target hit rate and budget: medians over repeats of cells that tell speed."""
+    by_rate = grouped(filter(tells_speed, cells), x=budget, line=target, y=warm_throughput)
+    return {rate: {int(tokens): each.median for tokens, each in points.items()} for rate, points in by_rate.items()}
 
 
 def recommendation(cells: Sequence[Cell]) -> list[str]:
@@ -81,21 +62,21 @@ def recommendation(cells: Sequence[Cell]) -> list[str]:
     over the hit rates that all budgets were measured at). Larger ones are named with what they gain and what they lose.
     """
     by_rate = throughputs(cells)
-    budgets = sorted({budget for measured in by_rate.values() for budget in measured})
+    budgets = sorted({tokens for measured in by_rate.values() for tokens in measured})
     rates = [rate for rate, measured in by_rate.items() if len(measured) == len(budgets)]
     if len(budgets) < 2 or not rates:
         return []
     n = int(cells[0]["unified_block_size"])
-    overall = {budget: geometric_mean(by_rate[rate][budget] for rate in rates) for budget in budgets}
-    small = [budget for budget in budgets if budget < 2 * n] or budgets
-    best = max(small, key=lambda budget: overall[budget])
-    told = [f"take a budget of {in_blocks(best, n)}: {_gains(by_rate, rates, best, budgets[0], n)}"]
+    overall = {tokens: geometric_mean(by_rate[rate][tokens] for rate in rates) for tokens in budgets}
+    small = [tokens for tokens in budgets if tokens < 2 * n] or budgets
+    best = max(small, key=overall.__getitem__)
+    told = [f"take a budget of {budget_words(best, n)}: {_gains(by_rate, rates, best, budgets[0], n)}"]
     if len({cell["repeat"] for cell in cells}) == 1 and len(small) > 1:
         told.append("each was measured once: between budgets that are near one another, use sweep.repeats=3 to tell")
-    larger = max((budget for budget in budgets if budget >= 2 * n), key=lambda budget: overall[budget], default=None)
+    larger = max((tokens for tokens in budgets if tokens >= 2 * n), key=overall.__getitem__, default=None)
     if larger is not None and larger != best:
         told.append(
-            f"{in_blocks(larger, n)} does {overall[larger] / overall[best]:.2f} times as much, but keeps recurrent "
+            f"{budget_words(larger, n)} does {overall[larger] / overall[best]:.2f} times as much, but keeps recurrent "
             "state for the last block of a step only: prompts that share a part of a stored one find little "
             "(sweep=divergence)"
         )
@@ -114,4 +95,4 @@ def _gains(by_rate: Mapping[float, Mapping[int, float]], rates: Sequence[float],
         where = "it matters at every hit rate"
     else:
         where = f"it matters at {', '.join(f'{rate:.2f}' for rate in matters)}"
-    return f"its output throughput is that of {in_blocks(least, n)} times {listed}; {where}"
+    return f"its output throughput is that of {budget_words(least, n)} times {listed}; {where}"

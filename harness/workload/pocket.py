@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,15 @@ def pocket_problems(config: TaskConfig, block_size: int, ruler: Ruler) -> list[P
         check=config.long_answers,
     )
     try:
-        return make_problems(config.limit or DEFAULT_PROBLEMS, config.seed, shape, ruler)
+        return list(_made(config.limit or DEFAULT_PROBLEMS, config.seed, shape, ruler))
     except ValueError as error:
         raise UsageError(f"task=pocket can't be built for N = {block_size}: {error}.") from error
+
+
+@lru_cache(maxsize=1)
+def _made(count: int, seed: int, shape: Shape, ruler: Ruler) -> tuple[Problem, ...]:
+    """A run asks for the same set twice: rules look at its lengths, and then it is loaded."""
+    return tuple(make_problems(count, seed, shape, ruler))
 
 
 def needed_facts(document: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:

@@ -146,33 +146,41 @@ def _from(tokens: Sequence[int], start: int, count: int) -> tuple[int, ...]:
     return tuple(islice(cycle([*tokens[first:], *tokens[:first]]), count))
 
 
-def check_target(lengths: Sequence[int], chunk_size: int, target: float | None) -> None:
-    """Refuses a target hit rate that these prompts can't come near.
+def unreachable(lengths: Sequence[int], chunk_size: int, target: float | None) -> tuple[str, str] | None:
+    """Why these prompts can't come near a target hit rate, and what to use instead; None where they can.
 
     Args:
         lengths: prompt lengths in tokens.
         chunk_size: C in tokens.
         target: hit rate as a fraction of all prompt tokens; None is all that can be reached, whatever it is.
+    """
+    if not target:
+        return None
+    reachable, most = (reachable_rate(lengths, chunk_size, each) for each in (target, None))
+    if abs(reachable - target) > FARTHEST:
+        return (
+            f"sweep.hit_rates: {target:g} can't be reached: of the {sum(lengths):,} tokens of {len(lengths)} prompts "
+            f"LMCache can serve {most:.3f} in whole chunks of {chunk_size}, and nearest to {target:g} is "
+            f"{reachable:.3f}, more than {FARTHEST:g} away",
+            "a lower one, longer prompts (task.blocks) or shorter tails (task.tail_tokens)",
+        )
+    if reachable == 0:
+        return (
+            f"sweep.hit_rates: {target:g} of {sum(lengths):,} prompt tokens is less than half a chunk of {chunk_size} "
+            "tokens, so that nothing would be retrieved",
+            "a higher one, more questions (task.limit), or 0 to measure speed only",
+        )
+    return None
+
+
+def check_target(lengths: Sequence[int], chunk_size: int, target: float | None) -> None:
+    """Refuses a target hit rate that these prompts can't come near; see :func:`unreachable`.
 
     Raises:
         UsageError: in one sentence, with what can be reached.
     """
-    if not target:
-        return
-    reachable, most = (reachable_rate(lengths, chunk_size, each) for each in (target, None))
-    if abs(reachable - target) > FARTHEST:
-        raise UsageError(
-            f"sweep.hit_rates: {target:g} can't be reached: of the {sum(lengths):,} tokens of {len(lengths)} prompts "
-            f"LMCache can serve {most:.3f} in whole chunks of {chunk_size}, and nearest to {target:g} is "
-            f"{reachable:.3f}, more than {FARTHEST:g} away: use a lower one, longer prompts (task.blocks) or shorter "
-            "tails (task.tail_tokens)."
-        )
-    if reachable == 0:
-        raise UsageError(
-            f"sweep.hit_rates: {target:g} of {sum(lengths):,} prompt tokens is less than half a chunk of {chunk_size} "
-            "tokens, so that nothing would be retrieved: use a higher one, more questions (task.limit), or 0 to "
-            "measure speed only."
-        )
+    if why := unreachable(lengths, chunk_size, target):
+        raise UsageError(f"{why[0]}: use {why[1]}.")
 
 
 def check_divergence(lengths: Sequence[int], block_size: int, chunk_size: int, blocks: int | None) -> None:

@@ -78,7 +78,7 @@ def stored_task(name: str, prompts: Sequence[str], targets: Sequence[str]) -> Co
     if name == POCKET:
         scoring = pocket_scoring()
     else:
-        own = yaml.safe_load(Path(manager.task_index[name].yaml_path).read_text())
+        own = _own_config(name, manager)
         scoring = {key: own[key] for key in ("output_type", "filter_list", "metric_list")}
     rows = [{"text": text, "target": target} for text, target in zip(prompts, targets, strict=True)]
     spec = scoring | {
@@ -103,14 +103,19 @@ def _manager_of(name: str) -> Any:
     return lm_eval.tasks.TaskManager(include_defaults=False, include_path=str(folder) if folder.is_dir() else None)
 
 
+def _own_config(name: str, manager: Any) -> dict[str, Any]:
+    """lm-eval's own configuration of a task."""
+    config: dict[str, Any] = yaml.safe_load(Path(manager.task_index[name].yaml_path).read_text())
+    return config
+
+
 def local_task(name: str, folder: Path, manager: Any) -> dict[str, Any]:
     """lm-eval's own configuration of a task, with its splits read from ``folder/<split>.jsonl``.
 
     Raises:
         UsageError: a file is missing or empty, or holds something else than one JSON object per line.
     """
-    text = Path(manager.task_index[name].yaml_path).read_text()
-    config: dict[str, Any] = yaml.safe_load(text)
+    config = _own_config(name, manager)
     splits = {config[key] for key in ("training_split", "test_split", "fewshot_split") if key in config}
     documents = {split: read_jsonl(folder / f"{split}.jsonl") for split in sorted(splits)}
     data = {split: dataset(rows) for split, rows in documents.items()}

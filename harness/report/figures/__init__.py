@@ -1,6 +1,7 @@
 """Figures of a run, from its results folder alone: pure functions from a folder's data to a matplotlib Figure."""
 
-from harness.report.figures.data import NothingToDraw, RunData, Spread, load_run, slowdown
+from harness.report.cells import Spread, slowdown
+from harness.report.figures.data import NothingToDraw, RunData, load_run
 from harness.report.figures.draw import FIGURES, batch_size, hit_rate, reuse, slowdown_figure, throughput, ttft
 from harness.report.figures.files import Drawn, rendered, write_figures
 

@@ -8,13 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from harness.report.figures.data import (
+from harness.report.cells import (
     Cell,
-    NothingToDraw,
-    RunData,
     Spread,
     budget,
-    budget_in_blocks,
+    budget_words,
     grouped,
     reused_blocks,
     slowdown,
@@ -22,6 +20,7 @@ from harness.report.figures.data import (
     warm_throughput,
     warm_ttft_ms,
 )
+from harness.report.figures.data import NothingToDraw, RunData
 from harness.report.figures.style import (
     GREY,
     budget_axis,
@@ -124,7 +123,7 @@ def batch_size(run: RunData) -> Figure:
     for ax, cell, style in zip(axes, pair, styles(2), strict=True):
         looks, warm = run.timeline(cell, "warm"), cell["passes"]["warm"]
         ax.plot(looks["t_s"], looks["running"], color=style.color, drawstyle="steps-post", linewidth=1.2)
-        told = f"budget {_budget_words(budget(cell), run)}: done after {warm['wall_s']:.1f} s"
+        told = f"budget {budget_words(budget(cell), run.block_size)}: done after {warm['wall_s']:.1f} s"
         if (mean := warm["running"]["mean"]) is not None:
             told += f", mean {mean:.1f}, at most {warm['running']['max']:.0f}"
             ax.plot([0, warm["wall_s"]], [mean, mean], color=GREY, linestyle=(0, (4, 2)), linewidth=1.0)
@@ -153,7 +152,7 @@ def hit_rate(run: RunData) -> Figure:
     figure, (ax,) = new_figure(run, "Hit rate: target and measured", note)
     ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, label="measured = target")
     for number, ((tokens, points), style) in enumerate(zip(lines.items(), styles(len(lines)), strict=True)):
-        line = draw_line(ax, points, style, _budget_words(int(tokens), run))
+        line = draw_line(ax, points, style, budget_words(int(tokens), run.block_size))
         line.set_linestyle("none")
         nest(line, number)
     ax.set_xlabel(HIT_RATE_AXIS)
@@ -179,7 +178,7 @@ def reuse(run: RunData) -> Figure:
     furthest = max(k for points in lines.values() for k in points)
     ax.plot([0, furthest], [0, furthest], color=GREY, linewidth=0.9, label="ideal: all k blocks")
     for number, ((tokens, points), style) in enumerate(zip(lines.items(), styles(len(lines)), strict=True)):
-        nest(draw_line(ax, points, style, _budget_words(int(tokens), run)), number)
+        nest(draw_line(ax, points, style, budget_words(int(tokens), run.block_size)), number)
     ax.set_xlabel("shared before the divergence, k (blocks of N tokens)")
     ax.set_ylabel("reused per prompt, mean (blocks of N tokens)")
     for axis in (ax.xaxis, ax.yaxis):
@@ -229,7 +228,7 @@ def _by_budget(
     figure, (ax,) = new_figure(run, title, f"{run.concurrency} requests in flight; {_note(run, every)}")
     places = sorted({place for points in lines.values() for place in points})
     for (name, points), style in zip(lines.items(), styles(len(lines)), strict=True):
-        label = f"{name:.3g}{(told or {}).get(name, '')}" if several else _budget_words(int(name), run)
+        label = f"{name:.3g}{(told or {}).get(name, '')}" if several else budget_words(int(name), run.block_size)
         at = {place: float(places.index(place)) if several else place for place in points}
         draw_line(ax, {at[place]: spread for place, spread in points.items()}, style, label)
     if several:
@@ -260,12 +259,10 @@ def _pair(run: RunData) -> tuple[Cell, Cell]:
 
 def _no_pair(run: RunData) -> str:
     """Why nothing can be said about N against 2N-1."""
-    budgets = ", ".join(_budget_words(tokens, run) for tokens in sorted({budget(cell) for cell in run.speed_cells}))
+    budgets = ", ".join(
+        budget_words(tokens, run.block_size) for tokens in sorted({budget(cell) for cell in run.speed_cells})
+    )
     return f"it needs budgets N and 2N-1 at one hit rate; validly measured budgets: {budgets or 'none'}"
-
-
-def _budget_words(tokens: int, run: RunData) -> str:
-    return f"{tokens} ({budget_in_blocks(tokens, run.block_size)})"
 
 
 def _times(spread: Spread) -> str:

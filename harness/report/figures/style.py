@@ -11,7 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from harness.report.figures.data import RunData, Spread, budget_in_blocks
+from harness.report.cells import Spread
+from harness.report.figures.data import RunData
+from harness.sweep import budget_in_blocks
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 """Okabe and Ito's palette (2008) without its yellow, which is too light for white paper."""
