@@ -83,6 +83,11 @@ class SweepConfig:
     can be reached. 0 retrieves nothing: speed only."""
     diverge_after: list[Any] = field(default_factory=list)
     """Blocks of N after which what was stored goes on differently, each a cell; needs ``check=divergence``."""
+    damage: list[Any] = field(default_factory=list)
+    """What is damaged before warm, each a cell: ``none``, a kind of ``harness/corruption.py``, or ``kind@0.05`` for 5 %
+    of the prompts; needs ``check=selftest``."""
+    damage_once: list[Any] = field(default_factory=list)
+    """The same, in the first repeat only."""
     repeats: int = 1
 
 
@@ -220,6 +225,24 @@ class CheckConfig:
     """Whether LMCache gets a file-system L2 in the launch's scratch folder."""
     linked_checkpoint: bool = False
     """Whether vLLM gets the checkpoint through a link, so that `serve` steps can exchange what is behind its path."""
+    variants: dict[str, Any] = field(default_factory=dict)
+    """Name -> steps: a cell each, in place of ``cell``."""
+    warm_from: str = "lmcache"
+    """What has to have served the warm pass: ``lmcache``, ``mixed`` (first blocks from vLLM's own cache, the next from
+    LMCache), ``vllm`` (its own cache alone) or ``nothing`` (all of it computed)."""
+    connector: bool = True
+    """Whether vLLM gets LMCache; without, no LMCache is started."""
+    preempts: bool = False
+    """Whether the cell proves nothing unless requests were preempted in its warm pass."""
+    kv_blocks_per_request: float | None = None
+    """Blocks of vLLM's KV cache for each request that runs at once (``--num-gpu-blocks-override``); None leaves it to
+    vLLM."""
+    damage_module: bool = False
+    """Whether LMCache loads the test-only module that notes stores and spoils loads."""
+    load_failures: str = "fail"
+    """vLLM's ``kv_load_failure_policy``: ``fail`` or ``recompute``, which hides that a load failed."""
+    arms: list[str] = field(default_factory=list)
+    """Other checks, each a run of its own, that are attributed together; see ``check=all``."""
 
 
 @dataclass
@@ -258,6 +281,8 @@ class RunConfig:
 CHOICES: dict[str, tuple[str, ...]] = {
     "gate.mode": ("tost", "threshold", "lmcache_ci"),
     "gate.on_inconclusive": ("fail", "warn"),
+    "check.warm_from": ("lmcache", "mixed", "vllm", "nothing"),
+    "check.load_failures": ("fail", "recompute"),
     "engine.name": ("cpu", "gpu"),
     "task.name": ("pocket", "gsm8k"),
     "model.kv_cache_dtype": ("auto", *BYTES_PER_ELEMENT),
@@ -291,6 +316,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "servers.lmcache.l1_size_gb": (0.1, 10**6),
     "servers.lmcache.chunk_size": (1, 10**8),
     "servers.lmcache.max_workers": (1, 4096),
+    "check.kv_blocks_per_request": (0.1, 10**6),
     "gate.margin": (1e-6, 0.999),
     "gate.alpha": (1e-9, 0.49),
     "gate.tolerance": (0, 1),

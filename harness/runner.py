@@ -53,7 +53,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
         raise UsageError(missing)
     sizes = predicted_sizes(config.model, config.engine)
     block_size = sizes.block_size
-    plan = launches(config.sweep, block_size)
+    plan = launches(config.sweep, block_size, list(check.variants))
     check_cells(check, (cell for launch in plan for cell in launch.cells))
     lmcache = check_installed(config)
     bundle = read_bundle(Path(config.replay)) if config.replay else None
@@ -140,7 +140,7 @@ def run_launch(
             record.prompts_built(set_hash(session.prompts))
             session.take(check.launch)
             for cell in launch.cells:
-                judged = session.measure(cell, check.steps_for(cell))
+                judged = session.measure(cell, check)
                 progress.cell_done(f"{cell.id}: {judged['verdict']}")
     finally:
         record.stopped(launch, stack, progress)

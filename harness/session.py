@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.config import RunConfig, first_line
-from harness.corruption import Corruption, corrupt_files
+from harness.corruption import KINDS, NONE, Corruption, corrupt_files, damage_files, damaged_documents, read_stored
 from harness.equivalence.evidence import CellFacts, gather_cell, read_evidence
 from harness.equivalence.judge import judge_cell
 from harness.errors import HarnessError
 from harness.report.progress import RunProgress
 from harness.repro.bundle import Bundle, write_bundle
+from harness.servers.damage import fingerprint
+from harness.servers.files import copy_aside, put_back
 from harness.servers.stack import Stack
-from harness.steps import DIVERGING, Step
+from harness.steps import DIVERGING, Check, Step
 from harness.store import NewFolder, RunFolder, write_frame, write_json
 from harness.sweep import Cell, Launch
 from harness.workload.passes import run_pass, seed_prefixes, warm_up
 from harness.workload.prompts import Prompt, as_frame, set_hash, shared_first_blocks
-from harness.workload.seeding import check_divergence, check_target, diverging, first_chunks, prefixes
+from harness.workload.seeding import (
+    check_divergence,
+    check_primed,
+    check_target,
+    diverging,
+    first_blocks,
+    first_chunks,
+    prefixes,
+)
 from harness.workload.tasks import build_prompts, load_task
+
+
+SOUND, STALE = "sound", "stale"
+"""Names under which a damaging check keeps what its cold pass and what other weights have stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +130,17 @@ class LaunchSession:
         """Takes the steps of the launch; what they leave is shared by all its cells."""
         self._of_launch = self._take(steps, self.folder / "passes")
 
-    def measure(self, cell: Cell, steps: Sequence[Step]) -> dict[str, Any]:
+    def measure(self, cell: Cell, check: Check) -> dict[str, Any]:
         """Takes a cell's own steps, judges it and saves it.
 
         Returns:
             The contents of cell.json.
+
+        Raises:
+            UsageError: the prompts are too short for what its steps do.
         """
-        of_cell = self._take(steps, self.folder / "passes" / cell.id, cell)
+        check_primed([len(prompt.token_ids) for prompt in self.prompts], self.block_size, check.primed_blocks)
+        of_cell = self._take(check.steps_for(cell), self.folder / "passes" / cell.id, cell)
         taken = Taken(self._of_launch.events + of_cell.events, self._of_launch.passes + of_cell.passes)
         facts = CellFacts(
             cell_id=cell.id,
@@ -137,6 +155,10 @@ class LaunchSession:
             diverges_after=cell.diverges_after,
             replay_of=self.bundle.origin if self.bundle else None,
             differed_then=self.bundle.differed if self.bundle else (),
+            warm_from=self.config.check.warm_from,
+            primed_blocks=check.primed_blocks,
+            preempts=self.config.check.preempts,
+            damage=self._damage_of(cell),
         )
         with NewFolder(self.run.cell(cell.id)) as folder:
             gather_cell(folder, facts, taken.passes, taken.events)
@@ -158,9 +180,10 @@ class LaunchSession:
         taken = Taken([], [])
         for step in steps:
             if step.action == "pass":
-                taken.passes.append(self._pass(passes / str(step.argument), cell))
+                taken.passes.append(self._pass(step, passes, cell))
             seen = {} if step.action == "pass" else self._act(step, cell)
-            taken.events.append({"step": step.action, "argument": _shown(step.argument), **seen})
+            at = {} if step.concurrency is None else {"concurrency": step.concurrency}
+            taken.events.append({"step": step.action, "argument": _shown(step.argument), **at, **seen})
         return taken
 
     def _act(self, step: Step, cell: Cell | None) -> dict[str, Any]:
@@ -175,13 +198,59 @@ class LaunchSession:
                 return self._corrupt(step.argument)
             case "serve":
                 return {"started_s": self.stack.serve(step.argument)}
+            case "restart":
+                return {"started_s": self.stack.restart(step.argument)}
+            case "prime":
+                return {"primed": self._prime(step.argument)}
+            case "keep":
+                return {"files": copy_aside(self._l2_dir, self.stack.kept_dir / step.argument)}
+            case "restore":
+                return {"files": put_back(self.stack.kept_dir / step.argument, self._l2_dir)}
             case "seed" if cell is not None:
                 return {"seeded": self._seed(step, cell)}
+            case "damage" if cell is not None:
+                return {"damaged": self._damage(cell)}
         raise AssertionError(f"{step.action} was let through by parse_check")
 
     def _clear(self) -> dict[str, Any]:
         # vLLM first: what it still held could be stored again.
-        return {"vllm": self.stack.vllm.reset_prefix_cache(), "lmcache": self.stack.lmcache.clear()}
+        cleared = {"vllm": self.stack.vllm.reset_prefix_cache()}
+        return cleared | ({"lmcache": self.stack.lmcache.clear()} if self.stack.has_lmcache else {})
+
+    @property
+    def _l2_dir(self) -> Path:
+        if self.stack.lmcache.l2_dir is None:
+            raise HarnessError("This step works on the files of LMCache's L2 (check.file_l2=true).")
+        return self.stack.lmcache.l2_dir
+
+    def _prime(self, blocks: int) -> dict[str, Any]:
+        requests = first_blocks(self.prompts, blocks, self.block_size)
+        self.progress.stage(f"priming vLLM's own cache with {blocks} blocks each", total=len(requests))
+        return seed_prefixes(self.stack, self.config.load, requests, self.progress.step)
+
+    def _damage_of(self, cell: Cell) -> dict[str, Any] | None:
+        if cell.damage is None:
+            return None
+        documents = (prompt.doc_id for prompt in self.prompts)
+        return asdict(cell.damage) | {"documents": damaged_documents(documents, cell.damage, self.config.load.seed)}
+
+    def _damage(self, cell: Cell) -> dict[str, Any]:
+        """Damages what the cell says; from here on no load is spoiled but those."""
+        module = self.stack.damage
+        assert module is not None and cell.damage is not None, "parse_check and check_cells refuse it"
+        module.leave_loads()
+        if cell.damage.kind == NONE:
+            return {"files": 0}
+        kind = KINDS[cell.damage.kind]
+        documents = damaged_documents((prompt.doc_id for prompt in self.prompts), cell.damage, self.config.load.seed)
+        marks = {fingerprint(prompt.token_ids): prompt.doc_id for prompt in self.prompts}
+        if kind.spoils_loads:
+            module.spoil_loads(kind.method, (mark for mark, doc_id in marks.items() if doc_id in documents))
+            return {"loads_of": len(documents)}
+        kept = self.stack.kept_dir
+        stored = read_stored(module.stored, marks)
+        count = damage_files(self._l2_dir, kind, stored, documents, sound=kept / SOUND, stale=kept / STALE)
+        return {"files": count, "documents": len(documents)}
 
     def _seed(self, step: Step, cell: Cell) -> dict[str, Any]:
         if step.argument == DIVERGING:
@@ -195,12 +264,11 @@ class LaunchSession:
         return seed_prefixes(self.stack, self.config.load, requests, self.progress.step)
 
     def _corrupt(self, corruption: Corruption) -> dict[str, Any]:
-        if self.stack.lmcache.l2_dir is None:
-            raise HarnessError("A corrupt step needs LMCache's file-system L2 (check.file_l2=true).")
-        return {"damaged": corrupt_files(self.stack.lmcache.l2_dir, corruption)}
+        return {"damaged": corrupt_files(self._l2_dir, corruption)}
 
-    def _pass(self, folder: Path, cell: Cell | None) -> Path:
-        name = folder.name
+    def _pass(self, step: Step, passes: Path, cell: Cell | None) -> Path:
+        name, load = str(step.argument), self.config.load
+        folder = passes / name
         self.progress.stage(f"{name} pass of {cell.id}" if cell else f"{name} pass", total=len(self.prompts))
         run_pass(
             name,
@@ -208,7 +276,7 @@ class LaunchSession:
             folder,
             task=self.task,
             task_config=self.config.task,
-            load=self.config.load,
+            load=load if step.concurrency is None else replace(load, concurrency=step.concurrency),
             prompts=self.prompts,
             order=f"{cell.id}/{name}" if cell else None,
             on_done=self.progress.step,

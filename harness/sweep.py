@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.config import SweepConfig
+from harness.corruption import Damage, parse_damage
 from harness.errors import UsageError
 
 IN_BLOCKS = re.compile(r"^(?P<factor>\d+(\.\d+)?)?\s*\*?\s*N\s*(?P<offset>[+-]\s*\d+)?$")
@@ -26,6 +27,10 @@ class Cell:
     """Hit rate asked for, as a fraction of prompt tokens; None is all that can be reached."""
     diverges_after: int | None = None
     """Blocks of N that what is stored shares with the prompts; None stores the prompts themselves."""
+    damage: Damage | None = None
+    """What is damaged before its warm pass; None in a sweep that damages nothing."""
+    variant: str | None = None
+    """Which steps of its check it takes; None where the check has no variants."""
 
     @property
     def seeded(self) -> bool:
@@ -102,11 +107,17 @@ def divergence_blocks(blocks: object) -> int:
     return blocks
 
 
-def launches(sweep: SweepConfig, block_size: int) -> list[Launch]:
+def launches(sweep: SweepConfig, block_size: int, variants: Sequence[str] = ()) -> list[Launch]:
     """All launches of a sweep, in the order in which they run: one per budget and repeat, with all its cells.
 
+    Args:
+        sweep: the axes.
+        block_size: N in tokens.
+        variants: of the check, each a cell.
+
     Raises:
-        UsageError: a budget, hit rate or point of divergence is wrong, or two of them are the same.
+        UsageError: a budget, hit rate, point of divergence or damage is wrong, two of them are the same, or axes are
+            asked for that exclude each other.
     """
     budgets = [budget_tokens(budget, block_size) for budget in sweep.budgets]
     if len(set(budgets)) < len(budgets):
@@ -117,9 +128,19 @@ def launches(sweep: SweepConfig, block_size: int) -> list[Launch]:
     afters = [divergence_blocks(blocks) for blocks in sweep.diverge_after]
     if len(set(afters)) < len(afters):
         raise UsageError(f"sweep.diverge_after={sweep.diverge_after} names the same number of blocks twice.")
+    damages = _damages(sweep)
+    if (variants or any(damages)) and (targets != [None] or afters):
+        raise UsageError(
+            "sweep.hit_rates and sweep.diverge_after are fixed for this check: use sweep.hit_rates=[full] "
+            "sweep.diverge_after=[], or check=reset_warm."
+        )
     # The full cell retrieves what cold has stored; the others begin by clearing it.
     targets.sort(key=lambda target: target is not None)
-    return [_launch(budget, targets, afters, repeat) for repeat in range(1, sweep.repeats + 1) for budget in budgets]
+    return [
+        Launch(f"budget{budget}-r{repeat}", budget, _cells(budget, repeat, targets, afters, damages, variants))
+        for repeat in range(1, sweep.repeats + 1)
+        for budget in budgets
+    ]
 
 
 def missing(plan: list[Launch], done: Container[str]) -> list[Launch]:
@@ -128,12 +149,34 @@ def missing(plan: list[Launch], done: Container[str]) -> list[Launch]:
     return [launch for launch in left if launch.cells]
 
 
-def _launch(budget: int, targets: list[float | None], afters: list[int], repeat: int) -> Launch:
-    cells = [Cell(f"budget{budget}-{_hit_rate_name(target)}-r{repeat}", budget, repeat, target) for target in targets]
-    cells += [
-        Cell(f"budget{budget}-after{blocks}-r{repeat}", budget, repeat, diverges_after=blocks) for blocks in afters
-    ]
-    return Launch(f"budget{budget}-r{repeat}", budget, tuple(cells))
+def _damages(sweep: SweepConfig) -> tuple[list[Damage], list[Damage]]:
+    """What is damaged in every repeat, and what in the first one only."""
+    always, once = ([parse_damage(word) for word in words] for words in (sweep.damage, sweep.damage_once))
+    if len(set(always + once)) < len(always + once):
+        raise UsageError(f"sweep.damage={sweep.damage} and sweep.damage_once={sweep.damage_once} name a damage twice.")
+    return always, once
+
+
+def _cells(
+    budget: int,
+    repeat: int,
+    targets: Sequence[float | None],
+    afters: Sequence[int],
+    damages: tuple[list[Damage], list[Damage]],
+    variants: Sequence[str],
+) -> tuple[Cell, ...]:
+    def named(name: str) -> str:
+        return f"budget{budget}-{name}-r{repeat}"
+
+    if any(damages):
+        always, once = damages
+        chosen = always + (once if repeat == 1 else [])
+        return tuple(Cell(named(damage.name), budget, repeat, damage=damage) for damage in chosen)
+    if variants:
+        return tuple(Cell(named(variant), budget, repeat, variant=variant) for variant in variants)
+    cells = [Cell(named(_hit_rate_name(target)), budget, repeat, target) for target in targets]
+    cells += [Cell(named(f"after{blocks}"), budget, repeat, diverges_after=blocks) for blocks in afters]
+    return tuple(cells)
 
 
 def _hit_rate_name(target: float | None) -> str:

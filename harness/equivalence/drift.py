@@ -32,7 +32,10 @@ from harness.equivalence.paired import PairedTable, mcnemar_p
 
 FloatArray = NDArray[np.float64]
 
-NULL = "local_warm"
+NULLS = ("local_warm", "control")
+"""Passes that warm is judged against: the first that was run. Local_warm has the chunk shapes of warm and no LMCache;
+where vLLM's own cache is what is judged, a second computed pass takes its place."""
+
 LEVELS = (1.0, 4.0, 16.0)
 """Levels in units of the margin."""
 
@@ -95,21 +98,23 @@ class Drift:
     margin_nats: float
     alpha: float
     excess: Excess | None
-    """Warm against local_warm."""
+    """Warm against the null."""
+    null: str
+    """Name of the pass that is the null."""
     null_excess: Excess | None
-    """Local_warm against control, or against cold itself (exactness) where there is no control."""
+    """The null against control, or against cold itself (exactness) where there is no other control."""
     null_against: str
     flips: Flips | None
     passes: Mapping[str, Mapping[str, Any]]
 
     @property
     def fails(self) -> bool:
-        """Whether warm departs from cold further than local_warm does, beyond the margin."""
+        """Whether warm departs from cold further than the null does, beyond the margin."""
         return self.excess is not None and self.excess.p < self.alpha
 
     @property
     def null_drifts(self) -> bool:
-        """Whether local_warm itself departs from cold, beyond the margin."""
+        """Whether the null itself departs from cold, beyond the margin."""
         return self.null_excess is not None and self.null_excess.p < self.alpha
 
     def numbers(self) -> dict[str, Any]:
@@ -118,6 +123,7 @@ class Drift:
             "margin_nats": self.margin_nats,
             "fails": self.fails,
             **_of(self.excess),
+            "null": self.null,
             "local_warm": {"against": self.null_against, "drifts": self.null_drifts, **_of(self.null_excess)},
             "flips": asdict(self.flips) if self.flips else None,
             "passes": {name: dict(each) for name, each in self.passes.items()},
@@ -125,7 +131,7 @@ class Drift:
 
 
 def measure_drift(evidence: Evidence, gate: GateConfig) -> Drift:
-    """Drift of a cell's warm pass, judged against local_warm, with control beside it.
+    """Drift of a cell's warm pass, judged against local_warm where it was run, with control beside it.
 
     Documents count that every pass concerned has answered with at least one token.
     """
@@ -133,15 +139,18 @@ def measure_drift(evidence: Evidence, gate: GateConfig) -> Drift:
     by_pass = {
         name: departures(cold.requests, each.requests) for name, each in evidence.passes.items() if name != "cold"
     }
-    warm, null, control = by_pass["warm"], by_pass.get(NULL), by_pass.get("control")
+    name = next((each for each in NULLS if each in by_pass), NULLS[0])
+    warm, null = by_pass["warm"], by_pass.get(name)
+    control = by_pass.get("control") if name != "control" else None
     exact = null if null is None else null.assign(max_nats=0.0)
     return Drift(
         margin_nats=gate.drift_margin_nats,
         alpha=gate.alpha,
         excess=_excess_of(warm, null, gate),
+        null=name,
         null_excess=_excess_of(null, exact if control is None else control, gate),
         null_against="exactness" if control is None else "control",
-        flips=_count_flips(evidence),
+        flips=_count_flips(evidence, name),
         passes={name: _summary(each, gate.drift_margin_nats) for name, each in by_pass.items()},
     )
 
@@ -194,10 +203,10 @@ def _excess_of(judged: pd.DataFrame | None, null: pd.DataFrame | None, gate: Gat
     return excess(both["judged"].to_numpy(), both["null"].to_numpy(), gate.drift_margin_nats, gate.alpha)
 
 
-def _count_flips(evidence: Evidence) -> Flips | None:
-    if NULL not in evidence.passes:
+def _count_flips(evidence: Evidence, null_name: str) -> Flips | None:
+    if null_name not in evidence.passes:
         return None
-    cold, warm, null = (evidence.passes[name].scores for name in ("cold", "warm", NULL))
+    cold, warm, null = (evidence.passes[name].scores for name in ("cold", "warm", null_name))
     both = pd.concat({"cold": cold, "warm": warm, "null": null}, axis=1, join="inner")
     if both.empty:
         return None

@@ -39,6 +39,15 @@ class CellFacts:
     """``<run id>/<cell id>`` whose prompts are sent again; None where they were built."""
     differed_then: Sequence[int] = ()
     """Of a replay: documents that differed between cold and warm there."""
+    warm_from: str = "lmcache"
+    """What has to have served the warm pass: ``lmcache``, ``mixed``, ``vllm`` or ``nothing``; see CheckConfig."""
+    primed_blocks: int = 0
+    """Blocks of N of every prompt that vLLM's own cache is to serve in warm."""
+    preempts: bool = False
+    """Whether requests have to be preempted in warm."""
+    damage: Mapping[str, Any] | None = None
+    """What was damaged before warm: ``kind``, ``dose`` (fraction of prompts) and ``documents``; None: the check damages
+    nothing."""
 
     @property
     def speed_only(self) -> bool:

@@ -60,12 +60,14 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
         "passes": passes,
         "paired": score.numbers() if score else None,
         "drift": drift.numbers() if drift else None,
-        "lmcache_ci": lmcache.numbers() if lmcache else None,
+        "lmcache_ci": lmcache.numbers() if lmcache and facts.warm_from in ("lmcache", "mixed") else None,
         "agreement": {name: agreement(cold, each) for name, each in evidence.passes.items() if name != "cold"},
         "speed": speed(passes["cold"], passes["warm"]),
         "validity": [asdict(check) for check in validity],
         "gate": asdict(gate),
         "events": list(evidence.events),
+        "warm_from": facts.warm_from,
+        "damage": dict(facts.damage) if facts.damage is not None else None,
         "replay": replay_numbers(evidence, gate.drift_margin_nats),
     }
 

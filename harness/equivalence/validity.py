@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -47,19 +47,45 @@ def hit_rate(evidence: Evidence) -> HitRate:
     warm, target = evidence.passes["warm"], evidence.facts.target
     lengths = [int(length) for length in warm.requests["sent_tokens"]]
     reuse = measure_reuse(evidence)
-    reachable = (
-        reuse.shared_tokens / sum(lengths) if reuse else reachable_rate(lengths, evidence.facts.chunk_size, target)
-    )
+    if reuse:
+        reachable = reuse.shared_tokens / sum(lengths)
+    elif evidence.facts.warm_from in ("vllm", "nothing"):
+        reachable = 0.0
+    else:
+        reachable = reachable_rate(lengths, evidence.facts.chunk_size, target) - primed_share(evidence)
     measured = _share(warm.flow.external_hit, warm.flow.prompt)
     return HitRate(reachable if target is None else target, reachable, measured)
 
 
+def primed_share(evidence: Evidence) -> float:
+    """Fraction of the prompt tokens of warm that vLLM's own cache was primed with, for prompts that LMCache goes on with."""
+    lengths = [int(length) for length in evidence.passes["warm"].requests["sent_tokens"]]
+    return len(lengths) * evidence.facts.primed_blocks * evidence.facts.block_size / sum(lengths)
+
+
+def local_share(evidence: Evidence) -> float:
+    """Fraction of the prompt tokens of warm that vLLM's own cache is to serve."""
+    if evidence.facts.warm_from != "vllm":
+        return primed_share(evidence)
+    lengths = [int(length) for length in evidence.passes["warm"].requests["sent_tokens"]]
+    return reachable_rate(lengths, evidence.facts.block_size, None)
+
+
 def check_validity(evidence: Evidence, gate: GateConfig) -> list[ValidityCheck]:
     """All checks that a cell of this kind must hold, in the order in which a person would ask."""
-    checks = SPEED_ONLY_CHECKS if evidence.facts.speed_only else CHECKS
+    return [check(evidence, gate) for check in checks_for(evidence)]
+
+
+def checks_for(evidence: Evidence) -> Sequence[Callable[[Evidence, GateConfig], ValidityCheck]]:
+    """Which checks these are."""
+    facts = evidence.facts
     if reuse := measure_reuse(evidence):
-        checks = REUSE_ONLY_CHECKS if reuse.nothing else DIVERGENCE_CHECKS
-    return [check(evidence, gate) for check in checks]
+        return REUSE_ONLY_CHECKS if reuse.nothing else DIVERGENCE_CHECKS
+    if facts.speed_only:
+        return SPEED_ONLY_CHECKS
+    if facts.preempts:
+        return PREEMPTION_CHECKS
+    return CHECKS_BY_SOURCE[facts.warm_from]
 
 
 def same_prompts(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
@@ -157,6 +183,15 @@ def stores_landed(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
 def warm_hit_rate(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
     """LMCache served as much of the warm pass as the cell asks for."""
     rate = hit_rate(evidence)
+    if not rate.reachable:
+        lengths = evidence.passes["warm"].requests["sent_tokens"]
+        return ValidityCheck(
+            "warm_hit_rate",
+            False,
+            f"the longest prompt has {int(lengths.max())} tokens",
+            f"at least {evidence.facts.chunk_size + 1}, a whole chunk and one token",
+            "no prompt is long enough to be served by LMCache",
+        )
     ok = rate.measured is not None and abs(rate.measured - rate.reachable) <= gate.hit_rate_tolerance
     return ValidityCheck(
         "warm_hit_rate",
@@ -217,12 +252,43 @@ def warm_no_local_hit(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
     )
 
 
+def warm_local_hit_rate(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """vLLM's own cache served as much of the warm pass as the check asks for."""
+    flow, wanted = evidence.passes["warm"].flow, local_share(evidence)
+    share = _share(flow.local_hit, flow.prompt)
+    return ValidityCheck(
+        "warm_local_hit_rate",
+        share is not None and abs(share - wanted) <= gate.hit_rate_tolerance and wanted > 0,
+        "not reported" if share is None else f"{share:.3f} of prompt tokens",
+        f"{wanted:.3f} ± {gate.hit_rate_tolerance:g}",
+        "vLLM's own prefix cache did not serve what it was to serve of the warm pass",
+    )
+
+
+def preempted(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
+    """Requests were preempted in the warm pass, which is what the check is there for."""
+    count = evidence.passes["warm"].flow.preemptions
+    return ValidityCheck(
+        "preempted",
+        bool(count),
+        "not reported" if count is None else f"{count:.0f} preemptions",
+        "at least 1",
+        "no request was preempted, so preemption was not tried (lower check.kv_blocks_per_request)",
+    )
+
+
 def lmcache_agrees(evidence: Evidence, gate: GateConfig) -> ValidityCheck:
     """LMCache's own counters tell the same story as vLLM's; where prompts diverge, that may be one of no retrieve."""
     flow, reuse = evidence.passes["warm"].flow, measure_reuse(evidence)
     needed = reuse is None or not reuse.nothing
     known = flow.lookup_hit is not None and flow.external_hit is not None and flow.prompt
-    gap = abs((flow.lookup_hit or 0) - (flow.external_hit or 0)) / flow.prompt if known and flow.prompt else 1.0
+    # LMCache looks a prompt up from its beginning; what vLLM has itself is then not retrieved.
+    served = (flow.external_hit or 0) + (flow.local_hit or 0 if evidence.facts.primed_blocks else 0)
+    beyond = (flow.lookup_hit or 0) - served
+    if evidence.facts.preempts:
+        # A request that comes back after a preemption is looked up again, and vLLM counts its prompt once.
+        beyond = min(beyond, 0)
+    gap = abs(beyond) / flow.prompt if known and flow.prompt else 1.0
     finished = flow.retrieves_finished is not None and flow.retrieves_finished == flow.retrieves_submitted
     return ValidityCheck(
         "lmcache_agrees",
@@ -271,6 +337,23 @@ CHECKS: tuple[Callable[[Evidence, GateConfig], ValidityCheck], ...] = (
     lmcache_agrees,
     competence,
 )
+
+MIXED_CHECKS = tuple(warm_local_hit_rate if check is warm_no_local_hit else check for check in CHECKS)
+"""First blocks from vLLM's own cache, the next from LMCache."""
+
+WITHOUT_LMCACHE = (cold_no_external_hit, stores_landed, warm_hit_rate, lmcache_agrees)
+
+COMPUTED_CHECKS = tuple(check for check in CHECKS if check not in WITHOUT_LMCACHE)
+"""No cache at all: warm is a second cold pass."""
+
+LOCAL_CHECKS = tuple(warm_local_hit_rate if check is warm_no_local_hit else check for check in COMPUTED_CHECKS)
+"""vLLM's own cache alone."""
+
+CHECKS_BY_SOURCE = {"lmcache": CHECKS, "mixed": MIXED_CHECKS, "vllm": LOCAL_CHECKS, "nothing": COMPUTED_CHECKS}
+"""By what has to have served the warm pass; see CheckConfig.warm_from."""
+
+PREEMPTION_CHECKS = tuple(preempted if check is warm_no_local_hit else check for check in CHECKS)
+"""A request that was preempted may find what it has computed itself in vLLM's own cache."""
 
 SPEED_ONLY_CHECKS = tuple(
     # Nothing is retrieved, so LMCache must not have served anything; nothing is compared, so any score will do.

@@ -168,7 +168,7 @@ def _undecided(score: ScoreTests, interval: str) -> str:
 
 
 def drift_reasons(drift: Drift) -> tuple[str, ...]:
-    """What drift comes to, in words: first warm against local_warm, then local_warm's own."""
+    """What drift comes to, in words: first warm against the null, then the null's own."""
     found = drift.excess
     if found is None:
         return ("drift is not judged: there is no answer of a local_warm pass to judge it against",)
@@ -180,15 +180,16 @@ def drift_reasons(drift: Drift) -> tuple[str, ...]:
     )
     told = [
         f"warm {'drifts from cold' if drift.fails else 'does not drift from cold'}: {level.beyond} of {found.n} "
-        f"answers differ by more than {level.nats:g} nats in some token, and {level.null_beyond} in local_warm "
+        f"answers differ by more than {level.nats:g} nats in some token, and {level.null_beyond} in {drift.null} "
         f"(exact McNemar over {len(found.levels)} levels p = {_p(found.p)}; {seen})"
     ]
     if drift.null_drifts and drift.null_excess is not None:
         own = drift.null_excess.clearest
         told.append(
-            f"local_warm itself drifts from cold: {own.beyond} of {drift.null_excess.n} answers differ by more than "
+            f"{drift.null} itself drifts from cold: {own.beyond} of {drift.null_excess.n} answers differ by more than "
             f"{own.nats:g} nats, and {own.null_beyond} in {_null_name(drift)} (p = {_p(drift.null_excess.p)}): "
-            "vLLM's own prefix cache does this, not LMCache"
+            + ("computing anew" if drift.null == "control" else "vLLM's own prefix cache")
+            + " does this, not LMCache"
         )
     return tuple(told)
 

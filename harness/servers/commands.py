@@ -6,6 +6,7 @@ Pure: nothing is started here.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ OWNED_BY_HARNESS = {
         "-tp": "set model.tensor_parallel_size",
         "--kv-cache-dtype": "set model.kv_cache_dtype",
         "--kv-transfer-config": "the harness connects LMCache",
+        "--num-gpu-blocks-override": "set check.kv_blocks_per_request",
         "--enable-prefix-caching": "always on",
         "--no-enable-prefix-caching": "hits need it",
         "--mamba-cache-mode": "only align is supported",
@@ -89,9 +91,23 @@ class Argument:
 
 
 def lmcache_arguments(
-    config: RunConfig, *, chunk_size: int, port: int, http_port: int, l2_dir: Path | None = None
+    config: RunConfig,
+    *,
+    chunk_size: int,
+    port: int,
+    http_port: int,
+    l2_dir: Path | None = None,
+    module: Mapping[str, object] | None = None,
 ) -> list[Argument]:
-    """Arguments of ``lmcache server`` for a launch; ``chunk_size`` in tokens, ``l2_dir`` a folder for an L2 on disk."""
+    """Arguments of ``lmcache server`` for a launch.
+
+    Args:
+        config: of the run.
+        chunk_size: in tokens.
+        port, http_port: of its two interfaces.
+        l2_dir: folder for an L2 on disk.
+        module: ``--server-module``, as LMCache takes it.
+    """
     own, model = config.servers.lmcache, config.model
     workers = own.max_workers or model.tensor_parallel_size
     chosen: list[tuple[object, tuple[object, ...], str]] = [
@@ -109,6 +125,11 @@ def lmcache_arguments(
             ("--l2-adapter", json.dumps({"type": "fs", "base_path": str(l2_dir)})),
             "the check works on what lies on disk (check.file_l2)",
         ),
+        (
+            module is not None,
+            ("--server-module", json.dumps(module)),
+            "TEST ONLY: notes stores and spoils loads (check.damage_module)",
+        ),
         (True, ("--host", LOOPBACK), "servers bind loopback"),
         (True, ("--port", port), "a free port"),
         (True, ("--http-host", LOOPBACK), "servers bind loopback"),
@@ -118,17 +139,26 @@ def lmcache_arguments(
 
 
 def lmcache_command(
-    config: RunConfig, *, chunk_size: int, port: int, http_port: int, l2_dir: Path | None = None
+    config: RunConfig,
+    *,
+    chunk_size: int,
+    port: int,
+    http_port: int,
+    l2_dir: Path | None = None,
+    module: Mapping[str, object] | None = None,
 ) -> list[str]:
     """``lmcache server`` for a launch, as it is started; see :func:`lmcache_arguments`."""
-    arguments = lmcache_arguments(config, chunk_size=chunk_size, port=port, http_port=http_port, l2_dir=l2_dir)
+    arguments = lmcache_arguments(
+        config, chunk_size=chunk_size, port=port, http_port=http_port, l2_dir=l2_dir, module=module
+    )
     python = config.servers.lmcache.python or sys.executable
     return [python, "-m", "lmcache.cli.main", "server", *words(arguments)]
 
 
 def vllm_arguments(config: RunConfig, *, budget: int, port: int, lmcache_port: int) -> list[Argument]:
     """Arguments of ``vllm serve`` for a launch, behind the model; ``budget`` is ``--max-num-batched-tokens``."""
-    model = config.model
+    model, per_request = config.model, config.check.kv_blocks_per_request
+    blocks = None if per_request is None else math.ceil(per_request * config.load.concurrency)
     chosen: list[tuple[object, tuple[object, ...], str]] = [
         (
             model.tensor_parallel_size > 1,
@@ -139,13 +169,25 @@ def vllm_arguments(config: RunConfig, *, budget: int, port: int, lmcache_port: i
         (True, ("--mamba-cache-mode", "align"), "the one mode that keeps recurrent state at block boundaries"),
         (True, ("--max-num-batched-tokens", budget), "the budget of this launch (sweep.budgets)"),
         (
-            True,
-            ("--kv-transfer-config", json.dumps(kv_transfer_config(lmcache_port))),
-            "LMCacheMPConnector, kv_both; a failed load fails its request, since recomputing in silence tests nothing",
+            config.check.connector,
+            ("--kv-transfer-config", json.dumps(kv_transfer_config(lmcache_port, config.check.load_failures))),
+            "LMCacheMPConnector, kv_both; a failed load fails its request, since recomputing in silence tests nothing"
+            if config.check.load_failures == "fail"
+            else "LMCacheMPConnector, kv_both; the check wants failed loads to be recomputed (check.load_failures)",
+        ),
+        (
+            blocks is not None,
+            ("--num-gpu-blocks-override", blocks),
+            "so few that requests are preempted (check.kv_blocks_per_request)",
         ),
         (model.kv_cache_dtype != "auto", ("--kv-cache-dtype", model.kv_cache_dtype), "model.kv_cache_dtype"),
         (model.block_size is not None, ("--block-size", model.block_size), "model.block_size"),
-        (model.max_model_len is not None, ("--max-model-len", model.max_model_len), "model.max_model_len"),
+        (
+            blocks is None and model.max_model_len is not None,
+            ("--max-model-len", model.max_model_len),
+            "model.max_model_len",
+        ),
+        (blocks is not None, ("--max-model-len", "auto"), "as long as so few blocks allow"),
     ]
     own: list[tuple[object, tuple[object, ...], str]] = [
         (True, ("--served-model-name", model.name), "the name that requests use"),
@@ -195,12 +237,12 @@ def served_path(path: str) -> str:
     return str(folder.absolute()) if folder.is_dir() else path
 
 
-def kv_transfer_config(lmcache_port: int) -> dict[str, object]:
-    """vLLM's connector settings; a failed load fails the request, since a silent recompute tests nothing."""
+def kv_transfer_config(lmcache_port: int, load_failures: str = "fail") -> dict[str, object]:
+    """vLLM's connector settings; a failed load fails the request unless a check wants it recomputed in silence."""
     return {
         "kv_connector": "LMCacheMPConnector",
         "kv_role": "kv_both",
-        "kv_load_failure_policy": "fail",
+        "kv_load_failure_policy": load_failures,
         "kv_connector_extra_config": {
             "lmcache.mp.host": f"tcp://{LOOPBACK}",
             "lmcache.mp.port": lmcache_port,

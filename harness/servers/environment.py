@@ -11,6 +11,9 @@ from harness.config import RunConfig
 OVERLAY = Path(__file__).parent / "cpu_engine"
 """Folder that makes vLLM's CPU build and LMCache work together; see its README."""
 
+DAMAGE_MODULE = Path(__file__).parent / "damage_module"
+"""Folder of the test-only LMCache server module that a selftest loads."""
+
 PLUGIN = "harness_cpu_kv"
 """Name of the overlay's vLLM plugin."""
 
@@ -33,7 +36,7 @@ def server_environment(config: RunConfig, base: Mapping[str, str] | None = None)
     """What both servers get: the caller's environment, the harness's own variables, the engine's, in this order."""
     inherited = dict(os.environ if base is None else base)
     env = inherited | added_environment(config)
-    if config.engine.overlay and inherited.get("PYTHONPATH"):
+    if "PYTHONPATH" in added_environment(config) and inherited.get("PYTHONPATH"):
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], inherited["PYTHONPATH"]])
     if config.engine.overlay and "VLLM_PLUGINS" in env:
         # A list that names some plugins keeps all others out, and without this one the cache is not shared.
@@ -46,6 +49,7 @@ def added_environment(config: RunConfig) -> dict[str, str]:
     added = COMMON | config.engine.env
     if Path(config.model.path).expanduser().is_dir():
         added["HF_HUB_OFFLINE"] = "1"
-    if config.engine.overlay:
-        added["PYTHONPATH"] = str(OVERLAY)
+    folders = [OVERLAY] * config.engine.overlay + [DAMAGE_MODULE] * config.check.damage_module
+    if folders:
+        added["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     return added

@@ -15,6 +15,7 @@ from harness.errors import HarnessError, ServerError
 from harness.measure.counters import Snapshot
 from harness.servers.checkpoint import LinkedCheckpoint
 from harness.servers.commands import lmcache_command, shown, vllm_command
+from harness.servers.damage import DamageModule
 from harness.servers.environment import added_environment, server_environment
 from harness.servers.lmcache import LMCacheServer
 from harness.servers.ports import free_ports
@@ -64,6 +65,7 @@ class Stack:
         self._l2_dir = self._scratch / "l2" if config.check.file_l2 else None
         source = Path(config.model.path).expanduser()
         self._linked = LinkedCheckpoint(source, self._scratch) if config.check.linked_checkpoint else None
+        self.damage = DamageModule(self._scratch) if config.check.damage_module else None
         self.commands = {
             "lmcache": lmcache_command(
                 config,
@@ -71,6 +73,7 @@ class Stack:
                 port=self._lmcache_port,
                 http_port=self._lmcache_http_port,
                 l2_dir=self._l2_dir,
+                module=self.damage.argument if self.damage else None,
             ),
             "vllm": vllm_command(
                 config,
@@ -80,8 +83,20 @@ class Stack:
                 checkpoint=self._linked.path if self._linked else None,
             ),
         }
+        if not config.check.connector:
+            del self.commands["lmcache"]
         self._lmcache: LMCacheServer | None = None
         self._vllm: VllmServer | None = None
+
+    @property
+    def has_lmcache(self) -> bool:
+        """Whether vLLM has an LMCache in this launch."""
+        return self.config.check.connector
+
+    @property
+    def kept_dir(self) -> Path:
+        """Where copies of LMCache's L2 are kept; gone with the launch."""
+        return self._scratch / "kept"
 
     @property
     def lmcache(self) -> LMCacheServer:
@@ -100,7 +115,8 @@ class Stack:
             (self._l2_dir or self._scratch).mkdir(parents=True, mode=0o700)
             if self._linked is not None:
                 self._linked.point(noise=0)
-            self._start_lmcache()
+            if self.has_lmcache:
+                self._start_lmcache()
             self._start_vllm()
         except BaseException:
             self.stop()
@@ -149,9 +165,35 @@ class Stack:
         self._start_vllm()
         return round(self.started_s["vllm"], 1)
 
+    def restart(self, server: str) -> dict[str, float]:
+        """Starts vLLM anew, or LMCache and with it vLLM, which does not find a new LMCache by itself.
+
+        Args:
+            server: ``vllm`` or ``lmcache``.
+
+        Returns:
+            Seconds until each was ready.
+
+        Raises:
+            ServerError: one does not come up again.
+        """
+        self.notify("stopping vLLM")
+        self.leftovers += self.vllm.stop()
+        if server == "lmcache" and self.has_lmcache:
+            self.notify("stopping LMCache")
+            self.leftovers += self.lmcache.stop()
+            self._start_lmcache()
+        self._start_vllm()
+        started = ("vllm",) if server == "vllm" else ("lmcache", "vllm")
+        return {name: round(self.started_s[name], 1) for name in started if name in self.started_s}
+
+    def settle(self) -> dict[str, float]:
+        """Waits until LMCache has nothing in flight; see :meth:`LMCacheServer.wait_until_settled`."""
+        return self.lmcache.wait_until_settled() if self.has_lmcache else {}
+
     def snapshot(self) -> Snapshot:
         """Counters of both servers now."""
-        return Snapshot(vllm=self.vllm.counters(), lmcache=self.lmcache.counters())
+        return Snapshot(vllm=self.vllm.counters(), lmcache=self.lmcache.counters() if self.has_lmcache else {})
 
     def described(self) -> dict[str, Any]:
         """Commands, added environment and start-up times so far, for run.json; known before anything is started."""
@@ -175,7 +217,7 @@ class Stack:
 
     def _ready(self) -> bool:
         # Without its LMCache vLLM hangs for ever and says nothing, so LMCache's end ends the wait.
-        if not self.lmcache.process.alive():
+        if self.has_lmcache and not self.lmcache.process.alive():
             raise ServerError("LMCache ended while vLLM was starting. " + self.lmcache.process.explanation())
         return self.vllm.healthy()
 

@@ -67,12 +67,13 @@ def run_pass(
     sending = _Sending(name, stack, folder, load, ordered, on_done)
     samples = score_pass(task, task_config, prompts, sending.send)
     write_frame(folder / "samples.parquet", samples.assign(**{"pass": name}))
-    settled = stack.lmcache.wait_until_settled()
+    settled = stack.settle()
     write_json(
         folder / "pass.json",
         {
             "name": name,
             "started_at": started_at,
+            "concurrency": load.concurrency,
             "wall_s": sending.wall_s,
             "missed_looks": sending.sampler.missed,
             "settled": settled,
@@ -90,7 +91,7 @@ def warm_up(stack: Stack, load: LoadConfig, prompts: Sequence[Prompt]) -> None:
     target = Target(stack.vllm.http.url, stack.vllm.model)
     for _ in range(2):
         asyncio.run(send_all(few, target, load, lambda _: None))
-        stack.lmcache.wait_until_settled()
+        stack.settle()
         stack.vllm.reset_prefix_cache()
 
 
@@ -126,7 +127,7 @@ def seed_prefixes(
             f"{len(failed)} of {len(requests)} prefixes were not seeded, the first because {failed[0]}: LMCache does "
             "not hold what the cell's hit rate needs."
         )
-    stack.lmcache.wait_until_settled()
+    stack.settle()
     return {
         "requests": len(requests),
         "tokens": sum(len(request.token_ids) for request in requests),

@@ -98,6 +98,24 @@ def prefixes(prompts: Sequence[Prompt], counts: Mapping[int, int], chunk_size: i
     return seeded
 
 
+def first_blocks(prompts: Sequence[Prompt], blocks: int, block_size: int) -> list[Prompt]:
+    """Requests after which vLLM's own cache holds exactly the first blocks of each prompt.
+
+    One token longer than the blocks: a prompt's last token is always computed, and so is the block it belongs to.
+
+    Args:
+        prompts: what the passes send.
+        blocks: how many of N tokens.
+        block_size: N in tokens.
+    """
+    length = blocks * block_size + 1
+    return [
+        replace(prompt, text="", token_ids=prompt.token_ids[:length], stop=(), max_tokens=1)
+        for prompt in prompts
+        if len(prompt.token_ids) > length
+    ]
+
+
 def diverging(prompts: Sequence[Prompt], blocks: int, block_size: int) -> list[Prompt]:
     """Requests that share exactly their first blocks with the prompts, and go on differently to the same length.
 
@@ -181,6 +199,26 @@ def check_target(lengths: Sequence[int], chunk_size: int, target: float | None) 
     """
     if why := unreachable(lengths, chunk_size, target):
         raise UsageError(f"{why[0]}: use {why[1]}.")
+
+
+def check_primed(lengths: Sequence[int], block_size: int, blocks: int) -> None:
+    """Refuses to prime vLLM's own cache with so many blocks that LMCache has nothing left to serve.
+
+    Args:
+        lengths: prompt lengths in tokens.
+        block_size: N in tokens.
+        blocks: how many vLLM's own cache is to serve of each prompt; 0 primes nothing.
+
+    Raises:
+        UsageError: in one sentence, with the numbers.
+    """
+    most = whole_blocks(min(lengths), block_size)
+    if blocks >= most and blocks:
+        raise UsageError(
+            f"The first {blocks} blocks of every prompt are to come from vLLM's own cache and the next from LMCache, but "
+            f"the shortest prompt has {min(lengths)} tokens, of which {most} blocks of N = {block_size} can be served: "
+            "make prompts longer (task.blocks, or task.min_blocks for gsm8k)."
+        )
 
 
 def check_divergence(lengths: Sequence[int], block_size: int, chunk_size: int, blocks: int | None) -> None:
