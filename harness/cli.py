@@ -39,6 +39,7 @@ COMMANDS = {
     "plan": "what a run would do, without server or GPU: python -m harness plan model=qwen3_6_27b [format=json]",
     "model": "write a model's YAML: python -m harness model import CONFIG.json [name=… path=… folder=configs/model]",
     "report": "show the summary of a results folder: python -m harness report results/<run id>",
+    "selftest": "does the gate bite, by known damage? python -m harness selftest [short] [from=results/<run id>]",
     "figures": "draw a run's figures as PNG and SVG into its folder: python -m harness figures results/<run id>",
 }
 
@@ -68,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return model_command(rest)
             if command == "report":
                 return report_command(rest)
+            if command == "selftest":
+                from harness.selftest.command import selftest_command
+
+                return selftest_command(rest, run_command, compose_config)
             if command == "figures":
                 return figures_command(rest)
             raise UsageError(f"{command} is no command; {nearest(command, list(COMMANDS))}")

@@ -105,7 +105,7 @@ def test_an_unknown_option_is_refused(tmp_path: Path, capsys: Captured) -> None:
     [
         (["rnu"], "rnu is no command; did you mean run?"),
         (["reprot", "x"], "did you mean report?"),
-        (["xyzzy"], "xyzzy is no command; known: run, plan, model, report, figures"),
+        (["xyzzy"], "xyzzy is no command; known: run, plan, model, report, selftest, figures"),
         (["task.limit=3"], "task.limit=3 is no command"),
     ],
 )

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,7 @@ def excess(judged: FloatArray, null: FloatArray, margin_nats: float, alpha: floa
     return Excess(len(judged), min(1.0, len(levels) * min(level.p for level in levels)), levels)
 
 
+@cache
 def detectable(n: int, null_beyond: int, alpha: float) -> int | None:
     """Fewest damaged documents that make the test of one level significant.
 

@@ -11,7 +11,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.equivalence.evidence import Evidence
+
+FloatArray = NDArray[np.float64]
 
 TOLERANCE = 0.05
 """Largest |score difference| that LMCache accepts."""
@@ -41,14 +46,24 @@ class LMCacheRule:
 
 def lmcache_rule(evidence: Evidence) -> LMCacheRule:
     """LMCache's rule on a cell: any retrieve at all, and |difference of scores| <= 0.05 over 300 questions."""
-    scores = {}
-    for name in ("cold", "warm"):
-        first = evidence.passes[name].samples.sort_values("doc_id").head(QUESTIONS)
-        scores[name] = (len(first), float(first["score"].sum()))
-    (n, cold), (warm_n, warm) = scores["cold"], scores["warm"]
+    cold, warm = (
+        evidence.passes[name].samples.sort_values("doc_id")["score"].to_numpy(np.float64) for name in ("cold", "warm")
+    )
+    return judge_scores(cold, warm, evidence.passes["warm"].flow.retrieves_finished)
+
+
+def judge_scores(cold: FloatArray, warm: FloatArray, finished: float | None) -> LMCacheRule:
+    """LMCache's rule on scores.
+
+    Args:
+        cold, warm: score of every question in ascending order of document ids.
+        finished: retrieves that LMCache finished during warm; None when not reported.
+    """
+    scores = [(len(first), float(first.sum())) for first in (cold[:QUESTIONS], warm[:QUESTIONS])]
+    (n, cold_sum), (warm_n, warm_sum) = scores
     # Of whole numbers where both passes have the same questions: 15 of 300 is not beyond 0.05 by rounding.
-    difference = (cold - warm) / n if n == warm_n > 0 else cold / max(n, 1) - warm / max(warm_n, 1)
-    finished = evidence.passes["warm"].flow.retrieves_finished
+    same = n == warm_n > 0
+    difference = (cold_sum - warm_sum) / n if same else cold_sum / max(n, 1) - warm_sum / max(warm_n, 1)
     within, retrieved = abs(difference) <= TOLERANCE, bool(finished)
     return LMCacheRule(
         passes=within and retrieved,

@@ -16,6 +16,7 @@ Psychometrika 12:153-157 (discordant pairs).
 import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +88,7 @@ def paired_table(cold: Mapping[int, bool], warm: Mapping[int, bool]) -> PairedTa
     return PairedTable(n=len(cold), b=b, c=c)
 
 
+@cache
 def mcnemar_p(table: PairedTable) -> float:
     """Exact one-sided McNemar p-value for damage (right -> wrong flips dominating).
 

@@ -26,7 +26,13 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
     unwrapped = not console.is_terminal
     if "config" in run:
         console.print(Text(what_ran(run["config"])), soft_wrap=unwrapped)
+    selftest = any(cell.get("damage") for cell in cells)
     in_full = cells if len(cells) <= FEW_CELLS else [cell for cell in cells if cell["verdict"] != "pass"]
+    if selftest and len(cells) > FEW_CELLS:
+        # Its cells fail on purpose, and which of them must is told by its own summary.
+        in_full = []
+        told = f"{len(cells)} cells, most of them damaged on purpose: python -m harness selftest from={path}"
+        console.print(Text(told), soft_wrap=True)
     for cell in in_full:
         console.print(pass_table(cell))
         console.print()
@@ -39,7 +45,7 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
         if repro.is_dir():
             console.print(Text(f"worst prompts side by side: {repro / 'README.md'}"), soft_wrap=True)
             console.print(Text(f"the same prompts again: {replay_command(repro)}"), soft_wrap=True)
-    if len(cells) > FEW_CELLS:
+    if len(cells) > FEW_CELLS and not selftest:
         console.print(sweep_table(cells))
         console.print()
         for sentence in recommendation(cells):

@@ -4,6 +4,7 @@ from harness.report.cells import Spread, slowdown
 from harness.report.figures.data import NothingToDraw, RunData, load_run
 from harness.report.figures.draw import FIGURES, batch_size, hit_rate, reuse, slowdown_figure, throughput, ttft
 from harness.report.figures.files import Drawn, rendered, write_figures
+from harness.report.figures.selftest import selftest
 
 __all__ = [
     "FIGURES",
@@ -16,6 +17,7 @@ __all__ = [
     "load_run",
     "rendered",
     "reuse",
+    "selftest",
     "slowdown",
     "slowdown_figure",
     "throughput",

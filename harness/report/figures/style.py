@@ -38,7 +38,9 @@ def styles(count: int) -> list[Style]:
     return [Style(*each) for each in islice(zip(cycle(OKABE_ITO), cycle(MARKERS), cycle(DASHES), strict=False), count)]
 
 
-def new_figure(run: RunData, title: str, note: str, rows: int = 1, height: float = 4.4) -> tuple[Figure, list[Axes]]:
+def new_figure(
+    run: RunData, title: str, note: str, rows: int = 1, height: float = 4.4, columns: int = 1
+) -> tuple[Figure, list[Axes]]:
     """A figure with its title, what was measured, and a note below.
 
     Args:
@@ -47,10 +49,11 @@ def new_figure(run: RunData, title: str, note: str, rows: int = 1, height: float
         note: how to read it.
         rows: axes, one below the other, that share both axes.
         height: of the figure in inches; all are 7.2 wide, a page's text.
+        columns: axes beside one another, as ``rows``; they are returned row by row.
     """
     figure = Figure(figsize=(7.2, height), layout="constrained")
-    found = figure.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)
-    axes: list[Axes] = list(found[:, 0])
+    found = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    axes: list[Axes] = list(found.flat)
     figure.suptitle(f"{title}\n{run.about}", fontsize=11, x=0.01, ha="left")
     figure.supxlabel(f"{note}\nrun {run.path.resolve().name}", fontsize=7.5, color=GREY, x=0.01, ha="left")
     for ax in axes:
