@@ -21,11 +21,14 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from harness.config import RunConfig, first_line, load_config, nearest
+from harness.diagnosis.diagnose import diagnose
+from harness.diagnosis.files import logs_below, read_log
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.model.importing import import_model
 from harness.model.support import FEATURES, OTHER_ENGINES
 from harness.plan import as_json, make_plan
 from harness.pocket import CHECKPOINT
+from harness.report.diagnosis import diagnoses_as_json, print_diagnoses
 from harness.report.plan import print_plan
 from harness.report.progress import RunProgress
 from harness.report.terminal import print_run
@@ -39,7 +42,11 @@ COMMANDS = {
     "plan": "what a run would do, without server or GPU: python -m harness plan model=qwen3_6_27b [format=json]",
     "model": "write a model's YAML: python -m harness model import CONFIG.json [name=… path=… folder=configs/model]",
     "report": "show the summary of a results folder: python -m harness report results/<run id>",
+<<<<<<< ours
     "selftest": "does the gate bite, by known damage? python -m harness selftest [short] [from=results/<run id>]",
+=======
+    "diagnose": "what went wrong in logs of vLLM and LMCache: python -m harness diagnose LOG_OR_FOLDER… [format=json]",
+>>>>>>> theirs
     "figures": "draw a run's figures as PNG and SVG into its folder: python -m harness figures results/<run id>",
 }
 
@@ -75,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return selftest_command(rest, run_command, compose_config)
             if command == "figures":
                 return figures_command(rest)
+            if command == "diagnose":
+                return diagnose_command(rest)
             raise UsageError(f"{command} is no command; {nearest(command, list(COMMANDS))}")
     except HarnessError as error:
         return complain(error)
@@ -169,16 +178,14 @@ def plan_command(arguments: Sequence[str]) -> int:
     Raises:
         UsageError: the configuration can't be composed, or leaves nothing to plan.
     """
-    formats = [word.partition("=")[2] for word in arguments if word.startswith("format=")]
-    if any(chosen not in ("text", "json") for chosen in formats):
-        raise UsageError(f"format={formats[-1]} is not known; known: text, json.")
-    config = compose_config([word for word in arguments if not word.startswith("format=")])
+    chosen, overrides = split_format(arguments)
+    config = compose_config(overrides)
     if config.replay is not None:
         raise UsageError(
             f"plan knows no replay=: what it would send and with which configuration is in {config.replay}."
         )
     plan = make_plan(config)
-    if formats and formats[-1] == "json":
+    if chosen == "json":
         print(json.dumps(as_json(plan), indent=2))
     else:
         print_plan(Console(highlight=False), plan)
@@ -254,6 +261,35 @@ def figures_command(arguments: Sequence[str]) -> int:
         for name, reason in drawn.skipped.items():
             print(f"skipped {name}: {reason}", file=sys.stderr)
     return 0
+
+
+def diagnose_command(arguments: Sequence[str]) -> int:
+    """``diagnose``: causes, evidence and remedies; exit code 1 where something went wrong, 0 where nothing is seen.
+
+    Raises:
+        UsageError: no log was named, or one is not there or can't be read.
+    """
+    chosen, paths = split_format(arguments)
+    if not paths:
+        raise UsageError("diagnose needs logs or a folder of them: python -m harness diagnose results/<run id>")
+    diagnoses = {folder: diagnose([read_log(file) for file in files]) for folder, files in logs_below(paths).items()}
+    if chosen == "json":
+        print(json.dumps(diagnoses_as_json(diagnoses), indent=2))
+    else:
+        print_diagnoses(Console(highlight=False), diagnoses)
+    return 1 if any(diagnosis.wrong for diagnosis in diagnoses.values()) else 0
+
+
+def split_format(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The output format that ``format=…`` chooses, ``text`` without it, and the other arguments.
+
+    Raises:
+        UsageError: the format is not known.
+    """
+    formats = [word.partition("=")[2] for word in arguments if word.startswith("format=")]
+    if any(chosen not in ("text", "json") for chosen in formats):
+        raise UsageError(f"format={formats[-1]} is not known; known: text, json.")
+    return formats[-1] if formats else "text", [word for word in arguments if not word.startswith("format=")]
 
 
 def complain(error: HarnessError) -> int:

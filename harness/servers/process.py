@@ -12,7 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from harness.errors import ServerError
+from harness.diagnosis.diagnose import Diagnosis, Log, diagnose
+from harness.diagnosis.files import blocks_of, lines_before
+from harness.errors import ServerError, UsageError
 from harness.servers.logs import telling_lines
 from harness.servers.shared_memory import mapped_segments, present_segments, remove_segments
 
@@ -37,6 +39,8 @@ class ServerProcess:
         self.command = list(command)
         self.env = dict(env)
         self.log = log
+        self.beside: list[ServerProcess] = []
+        """Servers that it works with: what stopped it may stand in their logs only."""
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self._log_start = 0
@@ -118,15 +122,47 @@ class ServerProcess:
         return ""
 
     def explanation(self) -> str:
-        """Why it does not answer, as far as can be told: how it ended if it did, and the telling lines of its log."""
+        """Why it does not answer, as far as can be told: how it ended if it did, and what its log says."""
         ended = f"It {self._how_it_ended()}. " if self._process and not self.alive() else ""
         return ended + self.log_excerpt()
 
     def log_excerpt(self) -> str:
-        """The telling lines of its log and where the rest is, for an error message."""
-        lines = telling_lines(self.log_text())
-        told = "\n".join(f"    {line[:400]}" for line in lines) or "    (it printed nothing)"
-        return f"Its log says:\n{told}\n  All of it: {self.log}"
+        """What its log says, for an error message: the line that is the cause, what it means and what mends it where
+        that is known, else the telling lines; and where the rest is.
+        """
+        processes = [self, *self.beside]
+        diagnosis = self._diagnosis(processes)
+        if (root := diagnosis.root) is None:
+            lines = telling_lines(self.log_text())
+            told = "\n".join(f"    {line[:400]}" for line in lines) or "    (it printed nothing)"
+            return f"Its log says:\n{told}\n  All of it: {self.log}"
+        speaker = next(each for each in processes if str(each.log) == root.evidence.file)
+        told = f"    {speaker.log.name}:{root.evidence.line}: {root.evidence.text}\n  Cause: {root.cause}."
+        told += f"\n  Remedy: {root.remedy}."
+        if root.override:
+            told += f"\n  Here: {root.override}"
+        for other in diagnosis.unexplained:
+            told += f"\n  It says too: {other.text}"
+        whose = "Its" if speaker is self else f"{speaker.name}'s"
+        return f"{whose} log says:\n{told}\n  All of it: {speaker.log}"
+
+    @staticmethod
+    def _diagnosis(processes: Sequence[ServerProcess]) -> Diagnosis:
+        """What the logs of these processes say together, each from its own start on."""
+        try:
+            return diagnose(
+                [
+                    Log(
+                        str(each.log),
+                        blocks_of(each.log, each._log_start),
+                        lines_before(each.log, each._log_start) + 1,
+                    )
+                    for each in processes
+                    if each.log.is_file()
+                ]
+            )
+        except UsageError:
+            return Diagnosis((), ())
 
     def note_family(self) -> None:
         """Remembers its processes and shared memory while they can still be seen."""
