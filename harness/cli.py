@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from harness.arms import arm_overrides, check_arms, read_arms, run_arms, with_arms
 from harness.config import RunConfig, first_line, load_config, nearest
 from harness.diagnosis.diagnose import diagnose
 from harness.diagnosis.files import logs_below, read_log
@@ -28,6 +29,7 @@ from harness.model.importing import import_model
 from harness.model.support import FEATURES, OTHER_ENGINES
 from harness.plan import as_json, make_plan
 from harness.pocket import CHECKPOINT
+from harness.report.attribution import print_attribution
 from harness.report.diagnosis import diagnoses_as_json, print_diagnoses
 from harness.report.plan import print_plan
 from harness.report.progress import RunProgress
@@ -42,11 +44,8 @@ COMMANDS = {
     "plan": "what a run would do, without server or GPU: python -m harness plan model=qwen3_6_27b [format=json]",
     "model": "write a model's YAML: python -m harness model import CONFIG.json [name=… path=… folder=configs/model]",
     "report": "show the summary of a results folder: python -m harness report results/<run id>",
-<<<<<<< ours
     "selftest": "does the gate bite, by known damage? python -m harness selftest [short] [from=results/<run id>]",
-=======
     "diagnose": "what went wrong in logs of vLLM and LMCache: python -m harness diagnose LOG_OR_FOLDER… [format=json]",
->>>>>>> theirs
     "figures": "draw a run's figures as PNG and SVG into its folder: python -m harness figures results/<run id>",
 }
 
@@ -120,7 +119,10 @@ def run_command(overrides: Sequence[str]) -> int:
     # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Flags first: behind them argparse takes no further overrides.
-    sys.argv = ["harness run", *sorted(with_engine(overrides), key=lambda word: word not in ("-m", "--multirun"))]
+    sys.argv = [
+        "harness run",
+        *sorted(with_engine(with_arms(overrides)), key=lambda word: word not in ("-m", "--multirun")),
+    ]
     try:
         hydra.main(version_base="1.3", config_path=str(configs_folder()), config_name="run")(job)()
     except (HydraException, OmegaConfBaseException) as error:
@@ -143,6 +145,8 @@ def run_one(composed: DictConfig, overrides: Sequence[str], *, bare: bool = Fals
         bare: whether a run is resumed and nothing else was said.
     """
     try:
+        if composed.check.arms:
+            return run_all_arms(load_config(composed), overrides)
         config = load_config(composed) if composed.replay is None else replayed_config(composed, overrides)
         if config.resume is not None:
             config = resumed_config(config, bare=bare)
@@ -155,6 +159,29 @@ def run_one(composed: DictConfig, overrides: Sequence[str], *, bare: bool = Fals
     if len(cells) > 1:
         draw_at_the_end(folder.path)
     return code
+
+
+def run_all_arms(config: RunConfig, overrides: Sequence[str]) -> int:
+    """Runs a check that consists of others, and ends in the attribution table.
+
+    Args:
+        config: of the whole.
+        overrides: of this job, as they were typed.
+    """
+    check_arms(config.check.arms, sorted(each.stem for each in (configs_folder() / "check").glob("*.yaml")))
+
+    def compose(arm: str) -> RunConfig:
+        return load_config(hydra.compose("run", overrides=arm_overrides(overrides, arm)))
+
+    def shown(path: Path) -> None:
+        folder = RunFolder(path)
+        print_run(Console(), read_json(path / "run.json"), folder.cells(), str(path))
+
+    with RunProgress() as progress:
+        arms = run_arms(config, compose, progress, shown)
+    print_attribution(Console(), arms.records)
+    print(f"results: {arms.path}")
+    return arms.exit_code
 
 
 def draw_at_the_end(path: Path) -> None:
@@ -239,6 +266,9 @@ def report_command(arguments: Sequence[str]) -> int:
         raise UsageError("report needs a results folder: python -m harness report results/<run id>")
     for argument in arguments:
         folder = RunFolder(Path(argument))
+        if (folder.path / "attribution.json").is_file():
+            print_attribution(Console(), read_arms(folder.path))
+            continue
         print_run(Console(), read_json(folder.path / "run.json"), folder.cells(), str(folder.path))
     return 0
 

@@ -104,7 +104,9 @@ def parse_damage(word: object) -> Damage:
     except ValueError:
         fraction = 0.0
     if not 0 < fraction <= 1:
-        raise UsageError(f"sweep.damage: {word!r}: the dose behind @ must be above 0 and at most 1, such as {kind}@0.05.")
+        raise UsageError(
+            f"sweep.damage: {word!r}: the dose behind @ must be above 0 and at most 1, such as {kind}@0.05."
+        )
     return Damage(kind, fraction)
 
 
@@ -153,7 +155,9 @@ def read_stored(log: Path, fingerprints: Mapping[str, int]) -> Stored:
     return Stored({doc: [each[place] for place in sorted(each)] for doc, each in hashes.items()}, recurrent)
 
 
-def damage_files(folder: Path, kind: Kind, stored: Stored, documents: Sequence[int], *, sound: Path, stale: Path) -> int:
+def damage_files(
+    folder: Path, kind: Kind, stored: Stored, documents: Sequence[int], *, sound: Path, stale: Path
+) -> int:
     """Damages what is stored of some documents.
 
     Args:
@@ -291,7 +295,9 @@ def _following(ordered: Sequence[int], document: int, chunks: int, stored: Store
 
 def _rewrite(path: Path, method: Method) -> None:
     data = path.read_bytes()
-    _rewrite_as(path, data[: len(data) // 2] if method is Method.TRUNCATE else flipped(data, FLIPPED_SHARE, path.name)[0])
+    _rewrite_as(
+        path, data[: len(data) // 2] if method is Method.TRUNCATE else flipped(data, FLIPPED_SHARE, path.name)[0]
+    )
 
 
 def _rewrite_as(path: Path, data: bytes) -> None:

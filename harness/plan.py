@@ -101,7 +101,10 @@ def make_plan(config: RunConfig) -> Plan:
     check = parse_check(config.check)
     check_extra_args(config)
     sizes = predicted_sizes(config.model, config.engine)
-    planned = [_planned(config, launch, sizes.block_size) for launch in launches(config.sweep, sizes.block_size, list(check.variants))]
+    planned = [
+        _planned(config, launch, sizes.block_size)
+        for launch in launches(config.sweep, sizes.block_size, list(check.variants))
+    ]
     check_cells(check, (cell for each in planned for cell in each.launch.cells))
     lengths, estimated = prompt_lengths(config, sizes.block_size)
     python = config.servers.lmcache.python or sys.executable

@@ -140,7 +140,7 @@ def run_launch(
             record.prompts_built(set_hash(session.prompts))
             session.take(check.launch)
             for cell in launch.cells:
-                judged = session.measure(cell, check)
+                judged = session.measure(cell, check.steps_for(cell))
                 progress.cell_done(f"{cell.id}: {judged['verdict']}")
     finally:
         record.stopped(launch, stack, progress)

@@ -17,7 +17,7 @@ from harness.repro.bundle import Bundle, write_bundle
 from harness.servers.damage import fingerprint
 from harness.servers.files import copy_aside, put_back
 from harness.servers.stack import Stack
-from harness.steps import DIVERGING, Check, Step
+from harness.steps import DIVERGING, Step, primed_blocks
 from harness.store import NewFolder, RunFolder, write_frame, write_json
 from harness.sweep import Cell, Launch
 from harness.workload.passes import run_pass, seed_prefixes, warm_up
@@ -32,7 +32,6 @@ from harness.workload.seeding import (
     prefixes,
 )
 from harness.workload.tasks import build_prompts, load_task
-
 
 SOUND, STALE = "sound", "stale"
 """Names under which a damaging check keeps what its cold pass and what other weights have stored."""
@@ -130,7 +129,7 @@ class LaunchSession:
         """Takes the steps of the launch; what they leave is shared by all its cells."""
         self._of_launch = self._take(steps, self.folder / "passes")
 
-    def measure(self, cell: Cell, check: Check) -> dict[str, Any]:
+    def measure(self, cell: Cell, steps: Sequence[Step]) -> dict[str, Any]:
         """Takes a cell's own steps, judges it and saves it.
 
         Returns:
@@ -139,8 +138,9 @@ class LaunchSession:
         Raises:
             UsageError: the prompts are too short for what its steps do.
         """
-        check_primed([len(prompt.token_ids) for prompt in self.prompts], self.block_size, check.primed_blocks)
-        of_cell = self._take(check.steps_for(cell), self.folder / "passes" / cell.id, cell)
+        primed = primed_blocks(steps)
+        check_primed([len(prompt.token_ids) for prompt in self.prompts], self.block_size, primed)
+        of_cell = self._take(steps, self.folder / "passes" / cell.id, cell)
         taken = Taken(self._of_launch.events + of_cell.events, self._of_launch.passes + of_cell.passes)
         facts = CellFacts(
             cell_id=cell.id,
@@ -156,7 +156,7 @@ class LaunchSession:
             replay_of=self.bundle.origin if self.bundle else None,
             differed_then=self.bundle.differed if self.bundle else (),
             warm_from=self.config.check.warm_from,
-            primed_blocks=check.primed_blocks,
+            primed_blocks=primed,
             preempts=self.config.check.preempts,
             damage=self._damage_of(cell),
         )

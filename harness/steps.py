@@ -73,11 +73,10 @@ class Check:
         """Whether its cells damage what LMCache holds as the sweep says."""
         return Step("damage") in self.cell
 
-    @property
-    def primed_blocks(self) -> int:
-        """Blocks of every prompt that vLLM's own cache is to serve in warm."""
-        steps = [*self.cell, *(step for each in self.variants.values() for step in each)]
-        return max((int(step.argument) for step in steps if step.action == "prime"), default=0)
+
+def primed_blocks(steps: Iterable[Step]) -> int:
+    """Blocks of every prompt that vLLM's own cache is to serve in the warm pass of these steps."""
+    return max((int(step.argument) for step in steps if step.action == "prime"), default=0)
 
 
 def parse_check(config: CheckConfig) -> Check:
@@ -105,13 +104,12 @@ def parse_check(config: CheckConfig) -> Check:
     if seeded:
         _check_seeded(config.name, launch, cell, seeded)
     passes = _passes(launch + (next(iter(variants.values())) if variants else cell))
-    check = Check(config.name, launch, cell, seeded, passes, variants)
-    if (config.warm_from == "mixed") != bool(check.primed_blocks):
+    if any((config.warm_from == "mixed") != bool(primed_blocks(each)) for each in variants.values() or [cell]):
         raise UsageError(
             f"check {config.name}: warm_from=mixed and a prime step in its cell belong together: prime is what puts "
             "first blocks into vLLM's own cache."
         )
-    return check
+    return Check(config.name, launch, cell, seeded, passes, variants)
 
 
 def check_cells(check: Check, cells: Iterable[Cell]) -> None:
@@ -250,7 +248,9 @@ def _pass(argument: str | Mapping[str, Any], where: str) -> Step:
         raise UsageError(f"{where}: pass takes a name, or name and concurrency, and got {argument!r}.")
     if not PASS_NAME.match(name):
         raise UsageError(f"{where}: a pass can't be called {name!r}: small letters, digits and _ make a name.")
-    if concurrency is not None and (isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1):
+    if concurrency is not None and (
+        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
+    ):
         raise UsageError(f"{where}: concurrency={concurrency!r} is no number of requests: write one from 1 on.")
     return Step("pass", name, concurrency)
 

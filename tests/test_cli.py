@@ -105,11 +105,7 @@ def test_an_unknown_option_is_refused(tmp_path: Path, capsys: Captured) -> None:
     [
         (["rnu"], "rnu is no command; did you mean run?"),
         (["reprot", "x"], "did you mean report?"),
-<<<<<<< ours
-        (["xyzzy"], "xyzzy is no command; known: run, plan, model, report, selftest, figures"),
-=======
-        (["xyzzy"], "xyzzy is no command; known: run, plan, model, report, diagnose, figures"),
->>>>>>> theirs
+        (["xyzzy"], "xyzzy is no command; known: run, plan, model, report, selftest, diagnose, figures"),
         (["task.limit=3"], "task.limit=3 is no command"),
     ],
 )

@@ -45,6 +45,15 @@ def test_the_first_divergence_is_an_index_and_ends_the_comparison() -> None:
     assert found.sum_nats == 0.0
 
 
+def test_logits_that_are_no_numbers_are_further_than_anything() -> None:
+    """NaN compares as not larger than any level, so it must not be what a departure is measured by."""
+    same_ids = answer((5, math.nan, 6, math.nan), (7, -0.50, 8, -1.0), (9, -0.20, 1, -2.0))
+    found = departure(COLD, same_ids)
+    assert (found.max_nats, found.first_nats, found.diverged) == (math.inf, math.inf, False)
+    other_ids = departure(COLD, answer((0, math.nan, 1, math.nan)))
+    assert (other_ids.max_nats, other_ids.diverged) == (math.inf, True)
+
+
 def test_another_first_token_is_measured_by_the_runners_up() -> None:
     found = departure(COLD, answer((6, -0.20, 5, -1.90), (7, -0.50, 8, -1.0)))
     assert (found.shared, found.diverged) == (0, True)

@@ -266,8 +266,21 @@ def test_without_control_local_warm_is_held_against_exactness() -> None:
     assert "and 0 in a pass that repeats cold exactly" in judged["reasons"][-1]
 
 
-def test_without_local_warm_drift_is_not_judged_and_says_so() -> None:
+def test_without_local_warm_control_is_the_null() -> None:
     passes = {name: each for name, each in damaged(30).passes.items() if name != "local_warm"}
+    judged = judge_cell(replace(damaged(30), passes=passes), GATE)
+    assert judged["verdict"] == "fail"
+    assert judged["drift"]["null"] == "control"
+    assert "and 0 in control (exact McNemar" in judged["reasons"][0]
+    noisy = with_records(healthy(QUESTIONS), "control", {d: moved(d, 4, 2.4, "control") for d in range(6)})
+    passes = {name: each for name, each in noisy.passes.items() if name != "local_warm"}
+    judged = judge_cell(replace(noisy, passes=passes), GATE)
+    assert judged["reasons"][-1].startswith("control itself drifts from cold: 6 of 300 answers")
+    assert judged["reasons"][-1].endswith("computing anew does this, not LMCache")
+
+
+def test_without_a_null_drift_is_not_judged_and_says_so() -> None:
+    passes = {name: each for name, each in damaged(30).passes.items() if name in ("cold", "warm")}
     judged = judge_cell(replace(damaged(30), passes=passes), GATE)
     assert judged["verdict"] == "pass"
     assert judged["reasons"][-1].startswith("drift is not judged: there is no answer of a local_warm pass")

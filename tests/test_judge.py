@@ -46,7 +46,7 @@ PASS_KEYS = {
     "external_hit_tokens", "local_hit_tokens", "errors", "retries",
 }  # fmt: skip
 PAIRED_KEYS = {"n", "b", "c", "difference", "se", "tost_p", "mcnemar_p", "gain_p", "loss_p", "needed_n", "power"}
-DRIFT_KEYS = {"margin_nats", "fails", "n", "p", "detectable", "levels", "local_warm", "flips", "passes"}
+DRIFT_KEYS = {"margin_nats", "fails", "n", "p", "detectable", "levels", "null", "local_warm", "flips", "passes"}
 RULE_KEYS = {"verdict", "tolerance", "n", "difference", "retrieves", "reason"}
 
 

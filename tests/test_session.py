@@ -43,6 +43,7 @@ class Walk:
         (launch,) = launches(self.config.sweep, N)
         self.launch: Launch = launch
         stack: Any = SimpleNamespace(
+            has_lmcache=True,
             chunk_size=N,
             vllm=SimpleNamespace(
                 block_size=lambda: N,

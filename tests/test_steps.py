@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ import yaml
 
 from harness.cli import configs_folder
 from harness.config import CheckConfig
-from harness.corruption import Corruption
+from harness.corruption import Corruption, Damage
 from harness.errors import UsageError
-from harness.steps import DIVERGING, Check, Step, check_cells, parse_check
+from harness.steps import DIVERGING, Check, Step, check_cells, parse_check, primed_blocks
 from harness.sweep import Cell
 
 SHIPPED = sorted((configs_folder() / "check").glob("*.yaml"))
@@ -34,17 +35,24 @@ def test_there_are_checks() -> None:
     assert {"reset_warm", "bypassed", "flipped_bytes", "divergence"} <= {path.stem for path in SHIPPED}
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def shipped(path: Path) -> CheckConfig:
+    """A check of configs/check; one that sets fields of other groups as well has its own under ``check``."""
+    told = yaml.safe_load(path.read_text())
+    return CheckConfig(**told.get("check", told))
+
+
+@pytest.mark.parametrize("path", [path for path in SHIPPED if path.stem != "all"], ids=lambda path: path.stem)
 def test_every_shipped_check_can_be_read(path: Path) -> None:
-    parsed = parse_check(CheckConfig(**yaml.safe_load(path.read_text())))
+    parsed = parse_check(shipped(path))
     assert parsed.name == path.stem
     assert {"cold", "warm"} <= set(parsed.passes)
-    assert parsed.launch[0] == Step("clear"), "what the last launch or run left must not serve a cold pass"
+    for steps in parsed.variants.values() if parsed.variants else [parsed.launch]:
+        assert steps[0] == Step("clear"), "what the last launch or run left must not serve a cold pass"
 
 
 def test_the_main_check() -> None:
     (path,) = (path for path in SHIPPED if path.stem == "reset_warm")
-    parsed = parse_check(CheckConfig(**yaml.safe_load(path.read_text())))
+    parsed = parse_check(shipped(path))
     assert parsed.passes == ("control", "cold", "local_warm", "warm")
     assert parsed.cell == (Step("reset_local"), Step("pass", "warm"))
     # Warm retrieves what the cold pass it is compared with has stored, so nothing is cleared in between.
@@ -59,7 +67,7 @@ def test_the_main_check() -> None:
 
 def test_the_check_of_divergence() -> None:
     (path,) = (path for path in SHIPPED if path.stem == "divergence")
-    parsed = parse_check(CheckConfig(**yaml.safe_load(path.read_text())))
+    parsed = parse_check(shipped(path))
     assert parsed.passes == ("cold", "local_warm", "warm")
     seeded = (Step("clear"), Step("seed", DIVERGING), Step("reset_local"), Step("pass", "warm"))
     assert parsed.steps_for(DIVERGED) == seeded
@@ -82,8 +90,17 @@ def test_steps() -> None:
     ("step", "told"),
     [
         ("claer", "launch, step 2: 'claer' is no step; did you mean clear?"),
-        ("warp", "'warp' is no step; known: clear, clear_l1, reset_local, seed, pass, corrupt, serve."),
-        ({"restart": None}, "'restart' is no step"),
+        ("warp", "'warp' is no step; known: clear, clear_l1, reset_local, seed, damage, pass, corrupt, serve, prime, restart, keep, restore."),
+        ({"reboot": None}, "'reboot' is no step"),
+        ({"restart": None}, "is not complete"),
+        ({"restart": "vlm"}, "'vlm' can't be restarted; did you mean vllm?"),
+        ({"prime": 0}, "is not complete"),
+        ({"prime": True}, "is not complete"),
+        ({"keep": "../sound"}, "is not complete"),
+        ({"pass": {"name": "cold", "concurrency": 0}}, "concurrency=0 is no number of requests"),
+        ({"pass": {"name": "cold", "order": 1}}, "pass takes a name, or name and concurrency"),
+        ({"pass": {"concurrency": 1}}, "pass takes a name, or name and concurrency"),
+        ({"damage": "all"}, "damage takes no argument: write `- damage`"),
         ({"seed": 0.5}, "seed takes no argument but diverging: write `- seed` or `- seed: diverging`."),
         ({"seed": None}, "seed takes no argument but diverging"),
         ({"seed": {"diverging": True}}, "seed takes no argument but diverging"),
@@ -196,3 +213,59 @@ def test_serve_steps_exchange_weights_behind_a_link() -> None:
 def test_a_serve_step_that_is_not_clear(argument: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"check test: cell, step 1: serve takes noise, from 0 .* and got"):
         parse_check(CheckConfig("test", [COLD], [{"serve": argument}, WARM], linked_checkpoint=True))
+
+
+def parsed(**fields: Any) -> Check:
+    return parse_check(CheckConfig(**{"name": "test", "launch": [COLD], "cell": [WARM]} | fields))
+
+
+def test_all_names_checks_that_are_there() -> None:
+    arms = yaml.safe_load((configs_folder() / "check" / "all.yaml").read_text())["arms"]
+    assert set(arms) <= {path.stem for path in SHIPPED}
+    assert len(set(arms)) == len(arms) == 12
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"connector": False}, "connector: false, so LMCache can't serve its warm pass"),
+        ({"connector": False, "warm_from": "mixed"}, "connector: false, so LMCache can't serve its warm pass"),
+        ({"connector": False, "warm_from": "vllm", "cell": ["clear_l1", WARM]}, "there is no LMCache for clear_l1"),
+        ({"cell": ["damage", WARM]}, "a damage step, which needs file_l2: true"),
+        ({"cell": ["damage", WARM], "file_l2": True}, "a damage step, which needs damage_module: true"),
+        ({"cell": [{"restore": "sound"}, WARM], "file_l2": True}, "restores sound, which no keep step has kept"),
+        ({"cell": [{"keep": "sound"}, WARM]}, "a keep step, which needs file_l2: true"),
+        ({"warm_from": "mixed"}, "warm_from=mixed and a prime step in its cell belong together"),
+        ({"cell": [{"prime": 2}, WARM]}, "warm_from=mixed and a prime step in its cell belong together"),
+        ({"variants": {"one": [WARM]}}, "has variants, so it can't have a cell"),
+        ({"cell": [], "variants": {"One": [WARM]}}, "a variant can't be called 'One'"),
+        ({"cell": [], "variants": {"one": [WARM], "two": []}}, "has 0 passes called warm"),
+        ({"cell": [], "variants": {"one": "warm"}}, "steps are a list, and this is 'warm'"),
+    ],
+)
+def test_a_check_that_lacks_what_its_steps_work_on(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(told)):
+        parsed(**fields)
+
+
+def test_variants_are_cells_with_steps_of_their_own() -> None:
+    alone = [{"pass": {"name": "warm", "concurrency": 1}}]
+    both = parsed(cell=[], variants={"alone": alone, "load": ["reset_local", WARM]})
+    assert both.steps_for(Cell("cell", 127, 1, variant="alone")) == (Step("pass", "warm", 1),)
+    assert both.steps_for(Cell("cell", 127, 1, variant="load")) == (Step("reset_local"), Step("pass", "warm"))
+    assert both.passes == ("cold", "warm")
+
+
+def test_primed_blocks() -> None:
+    mixed = parsed(cell=[{"prime": 2}, WARM], warm_from="mixed")
+    assert primed_blocks(mixed.cell) == 2
+    assert primed_blocks(mixed.launch) == 0
+
+
+def test_damage_needs_a_check_that_does_it_and_the_other_way_round() -> None:
+    damaging = parsed(cell=["damage", WARM], file_l2=True, damage_module=True)
+    damaged = Cell("cell", 127, 1, damage=Damage("none", 0.0))
+    check_cells(damaging, [damaged])
+    for one, cells in ((damaging, [FULL]), (damaging, [damaged, FULL]), (parsed(), [damaged])):
+        with pytest.raises(UsageError, match="use check=selftest with sweep=selftest"):
+            check_cells(one, cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from standin import DONE, completion, event, tokens, usage
@@ -47,6 +48,17 @@ def test_genuine_stream() -> None:
     assert record.finished_s == 99.0
     assert record.error is None
     assert (record.doc_id, record.prompt_sha256) == (7, "hash")
+
+
+def test_logits_that_are_no_numbers_are_an_answer() -> None:
+    """What vLLM sends when the state that it was given makes NaN of everything."""
+    nothing = GENUINE.replace(b"-1.1762322187423706", b"null").replace(b"-1.7699822187423706", b"null")
+    record = read(nothing)
+    assert record.token_ids == [368, 366, 0]
+    assert math.isnan(record.logprobs[0]) and math.isnan(record.runner_up_logprobs[0])
+    assert record.logprobs[1:] == [-0.6955989599227905, -0.034080687910318375]
+    alone = read(GENUINE.replace(b',"token_id:370":-1.7699822187423706', b""))
+    assert alone.runner_up_ids[0] == -1 and math.isnan(alone.runner_up_logprobs[0])
 
 
 def test_cut_at_every_byte_the_record_is_the_same() -> None:

@@ -22,7 +22,7 @@ from harness.workload.seeding import check_divergence, check_target, reachable_r
 def sweep(
     *budgets: object, hit_rates: Sequence[object] = ("full",), after: Sequence[object] = (), repeats: int = 1
 ) -> SweepConfig:
-    return SweepConfig("test", list(budgets), list(hit_rates), list(after), repeats)
+    return SweepConfig("test", list(budgets), list(hit_rates), list(after), repeats=repeats)
 
 
 def ids(plan: list[Launch]) -> list[str]:

@@ -38,7 +38,7 @@ EXACT, BROKEN = np.zeros(300), np.where(np.arange(300) < 30, 2.0, 0.0)
 def drift_of(warm: Any = EXACT, local_warm: Any = EXACT, control: Any = EXACT) -> Drift:
     """Drift with these largest differences per document, in nats."""
     judged, own = (excess(one, other, 0.1, 0.05) for one, other in ((warm, local_warm), (local_warm, control)))
-    return Drift(0.1, 0.05, judged, own, null_against="control", flips=None, passes={})
+    return Drift(0.1, 0.05, judged, "local_warm", own, null_against="control", flips=None, passes={})
 
 
 NO_DRIFT, DRIFTING = drift_of(), drift_of(BROKEN)

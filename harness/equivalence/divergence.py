@@ -75,8 +75,9 @@ def departure(cold: Answer, other: Answer) -> Departure:
     shortest = min(len(cold.ids), len(other.ids))
     differing = np.flatnonzero(cold.ids[:shortest] != other.ids[:shortest])
     shared = int(differing[0]) if len(differing) else shortest
-    measured = np.abs(cold.logprobs[:shared] - other.logprobs[:shared])
-    every = measured if shared == shortest else np.append(measured, at_divergence(cold, other, shared))
+    measured = _distance(cold.logprobs[:shared] - other.logprobs[:shared])
+    apart = _distance(np.array([at_divergence(cold, other, shared)])) if shared < shortest else np.array([])
+    every = np.append(measured, apart)
     diverged = shared < max(len(cold.ids), len(other.ids))
     gap = cold.logprobs[shared] - cold.runner_up_logprobs[shared] if diverged and shared < len(cold.ids) else None
     return Departure(
@@ -88,6 +89,11 @@ def departure(cold: Answer, other: Answer) -> Departure:
         sum_kl_nats=float(coarse_kl(cold, other, shared).sum()),
         gap_nats=None if gap is None else float(gap),
     )
+
+
+def _distance(difference: FloatArray) -> FloatArray:
+    """Absolute differences of logprobs; one that is not a number, as NaN logits give, is further than any other."""
+    return np.nan_to_num(np.abs(difference), nan=np.inf, posinf=np.inf)
 
 
 def at_divergence(cold: Answer, other: Answer, index: int) -> float:
@@ -103,7 +109,7 @@ def at_divergence(cold: Answer, other: Answer, index: int) -> float:
         for chooser, reader in ((cold, other), (other, cold))
     )
     # The smaller one may be negative; its absolute value would not exceed the larger one, as the sum is not negative.
-    return max(lost, won)
+    return float(np.max([lost, won]))
 
 
 def coarse_kl(cold: Answer, other: Answer, shared: int) -> FloatArray:

@@ -58,7 +58,7 @@ def hit_rate(evidence: Evidence) -> HitRate:
 
 
 def primed_share(evidence: Evidence) -> float:
-    """Fraction of the prompt tokens of warm that vLLM's own cache was primed with, for prompts that LMCache goes on with."""
+    """Fraction of the prompt tokens of warm that vLLM's own cache was primed with, and LMCache goes on from."""
     lengths = [int(length) for length in evidence.passes["warm"].requests["sent_tokens"]]
     return len(lengths) * evidence.facts.primed_blocks * evidence.facts.block_size / sum(lengths)
 

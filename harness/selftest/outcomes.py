@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness.config import GateConfig
 from harness.equivalence.divergence import departures
-from harness.equivalence.drift import NULL
+from harness.equivalence.drift import NULLS
 from harness.equivalence.evidence import Evidence, read_evidence
 from harness.equivalence.verdict import Verdict
 from harness.errors import UsageError
@@ -166,9 +166,9 @@ class _Reader:
         return Documents.of_frame(rows)
 
     def _null(self, evidence: Evidence) -> pd.Series[float] | None:
-        if NULL not in evidence.passes:
+        if NULLS[0] not in evidence.passes:
             return None
-        cold, null = evidence.passes["cold"], evidence.passes[NULL]
+        cold, null = evidence.passes["cold"], evidence.passes[NULLS[0]]
         key = (cold.started_at, null.started_at)
         if key not in self._shared:
             self._shared[key] = departures(cold.requests, null.requests)["max_nats"]

@@ -215,9 +215,9 @@ def check_primed(lengths: Sequence[int], block_size: int, blocks: int) -> None:
     most = whole_blocks(min(lengths), block_size)
     if blocks >= most and blocks:
         raise UsageError(
-            f"The first {blocks} blocks of every prompt are to come from vLLM's own cache and the next from LMCache, but "
-            f"the shortest prompt has {min(lengths)} tokens, of which {most} blocks of N = {block_size} can be served: "
-            "make prompts longer (task.blocks, or task.min_blocks for gsm8k)."
+            f"The first {blocks} blocks of every prompt are to come from vLLM's own cache and the next from LMCache, "
+            f"but the shortest prompt has {min(lengths)} tokens, of which {most} blocks of N = {block_size} can be "
+            "served: make prompts longer (task.blocks, or task.min_blocks for gsm8k)."
         )
 
 

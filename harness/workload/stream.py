@@ -6,11 +6,14 @@ Pure: bytes and times in, record out.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 DATA = b"data:"
 DONE = b"[DONE]"
+NO_TOKEN = "token_id:-1"
+"""Stands for the runner-up of a token that has none."""
 
 
 @dataclass(slots=True)
@@ -109,11 +112,12 @@ class CompletionStream:
         for chosen, logprob, top in zip(
             logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
         ):
-            others = {token: value for token, value in top.items() if token != chosen}
-            runner_up = max(others, key=others.__getitem__)
-            record.logprobs.append(float(logprob))
+            # Logits that are not numbers come as null: an answer of a broken model, not a broken stream.
+            others = {token: _number(value) for token, value in top.items() if token != chosen}
+            runner_up = max(others, key=lambda token: _rank(others[token])) if others else NO_TOKEN
+            record.logprobs.append(_number(logprob))
             record.runner_up_ids.append(int(runner_up.removeprefix("token_id:")))
-            record.runner_up_logprobs.append(float(others[runner_up]))
+            record.runner_up_logprobs.append(others.get(runner_up, math.nan))
 
     def _usage(self, usage: dict[str, Any]) -> None:
         self.record.prompt_tokens = int(usage["prompt_tokens"])
@@ -121,6 +125,14 @@ class CompletionStream:
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         # A server that was not asked for the details (--enable-prompt-tokens-details) says nothing: not zero.
         self.record.cached_tokens = None if cached is None else int(cached)
+
+
+def _number(logprob: float | None) -> float:
+    return math.nan if logprob is None else float(logprob)
+
+
+def _rank(logprob: float) -> float:
+    return -math.inf if math.isnan(logprob) else logprob
 
 
 def _message(error: Any) -> str:
