@@ -213,7 +213,8 @@ class Stack:
     def _start_vllm(self) -> None:
         process = self._process("vLLM")
         # The cause of what one of them says often stands in the other's log.
-        process.beside, self.lmcache.process.beside = [self.lmcache.process], [process]
+        if self.has_lmcache:
+            process.beside, self.lmcache.process.beside = [self.lmcache.process], [process]
         self._vllm = VllmServer(process, self._vllm_port, self.config.model.name)
         self._wait(process, self._ready, self.config.servers.vllm.start_timeout_s)
 
