@@ -43,7 +43,7 @@ COMMANDS = {
     "run": "measure and judge: python -m harness run model=pocket sweep=smoke task.limit=100",
     "plan": "what a run would do, without server or GPU: python -m harness plan model=qwen3_6_27b [format=json]",
     "model": "write a model's YAML: python -m harness model import CONFIG.json [name=… path=… folder=configs/model]",
-    "report": "show the summary of a results folder: python -m harness report results/<run id>",
+    "report": "summary, and report.html, .md, junit.xml: python -m harness report results/<run id> … [out=DIR]",
     "selftest": "does the gate bite, by known damage? python -m harness selftest [short] [from=results/<run id>]",
     "diagnose": "what went wrong in logs of vLLM and LMCache: python -m harness diagnose LOG_OR_FOLDER… [format=json]",
     "figures": "draw a run's figures as PNG and SVG into its folder: python -m harness figures results/<run id>",
@@ -158,6 +158,7 @@ def run_one(composed: DictConfig, overrides: Sequence[str], *, bare: bool = Fals
     print_run(Console(), record, cells, str(folder.path))
     if len(cells) > 1:
         draw_at_the_end(folder.path)
+    report_at_the_end(folder.path)
     return code
 
 
@@ -181,6 +182,7 @@ def run_all_arms(config: RunConfig, overrides: Sequence[str]) -> int:
         arms = run_arms(config, compose, progress, shown)
     print_attribution(Console(), arms.records)
     print(f"results: {arms.path}")
+    report_at_the_end(arms.path)
     return arms.exit_code
 
 
@@ -197,6 +199,22 @@ def draw_at_the_end(path: Path) -> None:
             progress.warn(f"figures were not drawn: {told}. Try again: python -m harness figures {path}")
         else:
             progress.done(f"{len(drawn.written)} files in {path / 'figures'}")
+
+
+def report_at_the_end(path: Path) -> None:
+    """Writes the report of a run that is over; what goes wrong is told and changes neither verdict nor exit code."""
+    with RunProgress() as progress:
+        progress.stage("writing the report")
+        try:
+            from harness.report.files import write_report
+            from harness.report.runs import expand, read_run
+
+            page = write_report([read_run(each) for each in expand([path])], path)
+        except Exception as error:
+            told = str(error).rstrip(".") or type(error).__name__
+            progress.warn(f"the report was not written: {told}. Try again: python -m harness report {path}")
+        else:
+            progress.done(f"report: {page.resolve().as_uri()}")
 
 
 def plan_command(arguments: Sequence[str]) -> int:
@@ -257,19 +275,37 @@ def model_command(arguments: Sequence[str]) -> int:
 
 
 def report_command(arguments: Sequence[str]) -> int:
-    """``report``: the summary again, from the files alone.
+    """``report``: the summary again and the report's files, from results folders alone.
 
     Raises:
-        UsageError: no folder was named, or it holds no run.
+        UsageError: no folder was named, one holds no run, or several lie in different places and no ``out=`` was given.
+        HarnessError: the report can't be written; the summary was shown.
     """
-    if not arguments:
+    folders = [Path(word) for word in arguments if not word.startswith("out=")]
+    named = [word.partition("=")[2] for word in arguments if word.startswith("out=")]
+    if not folders:
         raise UsageError("report needs a results folder: python -m harness report results/<run id>")
-    for argument in arguments:
-        folder = RunFolder(Path(argument))
-        if (folder.path / "attribution.json").is_file():
-            print_attribution(Console(), read_arms(folder.path))
-            continue
-        print_run(Console(), read_json(folder.path / "run.json"), folder.cells(), str(folder.path))
+    if "" in named:
+        raise UsageError("out= needs a folder: out=DIR")
+    # jinja2 and pandas, which other commands need not wait for
+    from harness.report.files import folder_for, write_report
+    from harness.report.runs import expand, read_run
+
+    paths = expand(folders)
+    folder = folder_for(paths, Path(named[-1]) if named else None)
+    for argument in folders:
+        if (Path(argument) / "attribution.json").is_file():
+            print_attribution(Console(), read_arms(Path(argument)))
+    runs = []
+    for path in paths:
+        runs.append(read_run(path))
+        try:
+            print_run(Console(), runs[-1].record, runs[-1].cells, str(path))
+        except (KeyError, TypeError) as error:
+            # The terminal's summary reads fields as they are now; the page does with what there is.
+            print(f"{path} was written by another version: its summary lacks {error}, the report shows what there is")
+    page = write_report(runs, folder)
+    print(f"report: {page.resolve().as_uri()}")
     return 0
 
 

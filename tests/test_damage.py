@@ -168,7 +168,7 @@ def test_cells_of_damage() -> None:
     ]
     for wrong in ({"hit_rates": [0.5]}, {"diverge_after": [1]}):
         with pytest.raises(UsageError, match="fixed for this check"):
-            launches(SweepConfig("test", damage=["none"], **wrong), 64)  # type: ignore[arg-type]
+            launches(SweepConfig("test", damage=["none"], **wrong), 64)
     with pytest.raises(UsageError, match="name a damage twice"):
         launches(SweepConfig("test", damage=["none"], damage_once=["none"]), 64)
 

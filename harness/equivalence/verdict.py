@@ -81,11 +81,16 @@ def judge_run(cells: Sequence[Mapping[str, Any]]) -> Decision:
     """
     if not cells:
         return Decision(run_verdict([]), ("no cell is complete",))
-    adjusted = _adjusted(cells)
-    tested = sum(map(bool, adjusted))
-    judged = [_among(cell, each, tested) for cell, each in zip(cells, adjusted, strict=True)]
+    judged = counted_cells(cells)
     reasons = tuple(reason for _, reason in judged if reason)
     return Decision(run_verdict(verdict for verdict, _ in judged), reasons or (f"{_cells(len(cells))}: all pass",))
+
+
+def counted_cells(cells: Sequence[Mapping[str, Any]]) -> list[tuple[Verdict, str]]:
+    """What every cell counts as in its run, after Holm's correction, and the sentence about it, empty if it passes."""
+    adjusted = _adjusted(cells)
+    tested = sum(map(bool, adjusted))
+    return [_among(cell, each, tested) for cell, each in zip(cells, adjusted, strict=True)]
 
 
 def decide_uncompared(validity: Sequence[ValidityCheck], reason: str) -> Decision:

@@ -1,4 +1,4 @@
-"""How numbers and verdicts are written on a terminal."""
+"""How numbers and verdicts are written, on a terminal and in reports."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def milliseconds(seconds: float | None) -> str:
     return NOT_MEASURED if seconds is None else f"{seconds * 1000:.0f}"
 
 
+def fine_milliseconds(seconds: float | None) -> str:
+    """A time between tokens in milliseconds, with a tenth, or a dash."""
+    return NOT_MEASURED if seconds is None else f"{seconds * 1000:.1f}"
+
+
+def p_value(value: float | None) -> str:
+    """A p-value as the reasons of a verdict write it, or a dash."""
+    if value is None:
+        return NOT_MEASURED
+    return f"{value:.3f}" if value >= 0.001 else f"{value:.1e}"
+
+
 def times(ratio: float) -> str:
     """A ratio to the cold pass in words."""
     return f"{ratio:.2f} of cold" if ratio < 1 else f"{ratio:.1f} times cold"
@@ -25,3 +37,8 @@ def times(ratio: float) -> str:
 def share(part: float | None, whole: float | None) -> str:
     """A fraction of the prompt tokens."""
     return NOT_MEASURED if part is None or not whole else f"{part / whole:.3f}"
+
+
+def counted(count: int, what: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from harness.equivalence.reuse import mean_blocks
 from harness.report.forms import STYLES, milliseconds, number, share, times
+from harness.report.runs import find
 from harness.report.sweep import recommendation, sweep_table
 from harness.repro.bundle import FOLDER, replay_command
 
@@ -159,14 +160,19 @@ def replay_line(cell: Mapping[str, Any]) -> str:
     )
 
 
-def notes(cell: Mapping[str, Any]) -> list[str]:
-    """What stands beside the verdict: speed, agreement of tokens, and the questions TOST needs."""
-    told = [
+def damage(cell: Mapping[str, Any]) -> list[str]:
+    """What was damaged on purpose between the passes of a cell."""
+    return [
         f"damaged on purpose: {event['argument']['kind']} in {event['damaged']['files']} files of object group "
         f"{event['argument']['group']} ({event['damaged']['bytes']:,} bytes)"
-        for event in cell["events"]
+        for event in cell.get("events", [])
         if event["step"] == "corrupt"
     ]
+
+
+def notes(cell: Mapping[str, Any]) -> list[str]:
+    """What stands beside the verdict: speed, agreement of tokens, and the questions TOST needs."""
+    told = damage(cell)
     ratios = cell["speed"]
     valid = cell["verdict"] != "invalid"
     if valid and ratios["ttft_p50_cold_over_warm"] and ratios["throughput_warm_over_cold"]:
@@ -197,33 +203,33 @@ def notes(cell: Mapping[str, Any]) -> list[str]:
 
 
 def summary_frame(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per pass of every cell, for summary.csv."""
+    """One row per pass of every cell, for summary.csv; empty where a cell of another version lacks something."""
     rows = []
     for cell in cells:
-        for name, each in cell["passes"].items():
+        for name, each in (cell.get("passes") or {}).items():
             rows.append(
                 {
-                    "cell": cell["cell"],
-                    "verdict": cell["verdict"],
-                    "budget": cell["budget"],
-                    "repeat": cell["repeat"],
-                    "hit_rate_target": cell["hit_rate"]["target"],
-                    "hit_rate_reachable": cell["hit_rate"]["reachable"],
-                    "hit_rate_measured": cell["hit_rate"]["measured"],
-                    "diverges_after_blocks": (cell.get("reuse") or {}).get("diverges_after_blocks"),
-                    "shared_tokens": (cell.get("reuse") or {}).get("shared_tokens"),
+                    "cell": cell.get("cell"),
+                    "verdict": cell.get("verdict"),
+                    "budget": cell.get("budget"),
+                    "repeat": cell.get("repeat"),
+                    "hit_rate_target": find(cell, "hit_rate", "target"),
+                    "hit_rate_reachable": find(cell, "hit_rate", "reachable"),
+                    "hit_rate_measured": find(cell, "hit_rate", "measured"),
+                    "diverges_after_blocks": find(cell, "reuse", "diverges_after_blocks"),
+                    "shared_tokens": find(cell, "reuse", "shared_tokens"),
                     "pass": name,
-                    "score": each["score"],
-                    "n": each["n"],
-                    "wall_s": each["wall_s"],
-                    "ttft_p50_s": each["ttft_s"]["p50"],
-                    "ttft_p95_s": each["ttft_s"]["p95"],
-                    "output_tokens_per_s": each["output_tokens_per_s"],
-                    "prompt_tokens_per_s": each["prompt_tokens_per_s"],
-                    "running_mean": each["running"]["mean"],
-                    "running_max": each["running"]["max"],
-                    "external_hit_tokens": each["external_hit_tokens"],
-                    "local_hit_tokens": each["local_hit_tokens"],
+                    "score": find(each, "score"),
+                    "n": find(each, "n"),
+                    "wall_s": find(each, "wall_s"),
+                    "ttft_p50_s": find(each, "ttft_s", "p50"),
+                    "ttft_p95_s": find(each, "ttft_s", "p95"),
+                    "output_tokens_per_s": find(each, "output_tokens_per_s"),
+                    "prompt_tokens_per_s": find(each, "prompt_tokens_per_s"),
+                    "running_mean": find(each, "running", "mean"),
+                    "running_max": find(each, "running", "max"),
+                    "external_hit_tokens": find(each, "external_hit_tokens"),
+                    "local_hit_tokens": find(each, "local_hit_tokens"),
                 }
             )
     return pd.DataFrame(rows)

@@ -4,6 +4,7 @@ from harness.report.cells import Spread, slowdown
 from harness.report.figures.data import NothingToDraw, RunData, load_run
 from harness.report.figures.draw import FIGURES, batch_size, hit_rate, reuse, slowdown_figure, throughput, ttft
 from harness.report.figures.files import Drawn, rendered, write_figures
+from harness.report.figures.judged import drift, latency, score
 from harness.report.figures.selftest import selftest
 
 __all__ = [
@@ -13,10 +14,13 @@ __all__ = [
     "RunData",
     "Spread",
     "batch_size",
+    "drift",
     "hit_rate",
+    "latency",
     "load_run",
     "rendered",
     "reuse",
+    "score",
     "selftest",
     "slowdown",
     "slowdown_figure",

@@ -59,6 +59,21 @@ class RunData:
             raise NothingToDraw(f"{path} holds no look at the batch size of pass {name}")
         return looks
 
+    def requests(self, cell: Cell) -> dict[str, pd.DataFrame]:
+        """Requests of one cell by pass, columns as in requests.parquet.
+
+        Raises:
+            NothingToDraw: the table is missing, unreadable or has no cold pass.
+        """
+        path = self.path / "cells" / str(cell["cell"]) / "requests.parquet"
+        try:
+            found = {str(name): rows for name, rows in pd.read_parquet(path).groupby("pass")}
+        except (OSError, ValueError, KeyError) as error:
+            raise NothingToDraw(f"{path} can't be read ({type(error).__name__})") from error
+        if "cold" not in found:
+            raise NothingToDraw(f"{path} holds no request of pass cold")
+        return found
+
 
 def load_run(path: Path) -> RunData:
     """Reads a results folder.

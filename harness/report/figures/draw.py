@@ -21,6 +21,7 @@ from harness.report.cells import (
     warm_ttft_ms,
 )
 from harness.report.figures.data import NothingToDraw, RunData
+from harness.report.figures.judged import drift, latency, score
 from harness.report.figures.selftest import selftest
 from harness.report.figures.style import (
     GREY,
@@ -197,6 +198,9 @@ FIGURES: Mapping[str, Callable[[RunData], Figure]] = {
     "batch_size": batch_size,
     "hit_rate": hit_rate,
     "reuse": reuse,
+    "score": score,
+    "drift": drift,
+    "latency": latency,
     "selftest": selftest,
 }
 """File name without its ending -> what draws it."""

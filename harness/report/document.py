@@ -1,0 +1,179 @@
+"""A report before it becomes HTML or Markdown: sections of sentences, tables and links, in the order of reading.
+
+Everything here is a function of a results folder; both forms say the same, since both are made from this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.report.arms import arms_sentences, arms_table
+from harness.report.cells import tells_speed
+from harness.report.forms import counted
+from harness.report.headline import Headline, headline
+from harness.report.runs import Run, as_counted, most_telling, relative
+from harness.report.sweep import recommendation
+from harness.report.table import Table, without_column
+from harness.report.tables.overview import cells_table, runs_table
+from harness.report.tables.score import drift_tables, reuse_table, score_table
+from harness.report.tables.setup import configuration_tables, launch_tables, provenance_tables
+from harness.report.tables.speed import speed_tables
+from harness.report.tables.validity import validity_sentence, validity_tables
+from harness.report.terminal import what_ran
+from harness.report.worst import WorstDocument, worst_documents
+
+FIGURES = "figures"
+"""Anchor of the section that holds the figures, which only HTML has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A file that lies beside the report."""
+
+    text: str
+    href: str
+    """Relative to the report's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a run's report."""
+
+    anchor: str
+    title: str
+    sentences: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    links: tuple[Link, ...] = ()
+    documents: tuple[WorstDocument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One run."""
+
+    run: Run
+    anchor: str
+    what: str
+    """What was run, in a line."""
+    headline: Headline
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run or several."""
+
+    title: str
+    runs: tuple[RunReport, ...]
+    overview: Table | None
+    """Of several runs."""
+    arms: Section | None
+
+
+def make_report(runs: Sequence[Run], out: Path, attribution: Mapping[str, Any] | None = None) -> Report:
+    """Everything that a report says.
+
+    Args:
+        runs: at least one.
+        out: folder that the report will lie in; links are relative to it.
+        attribution: contents of attribution.json, where arms were run.
+    """
+    reports = tuple(_run_report(run, f"run-{number}", out) for number, run in enumerate(runs, start=1))
+    several = len(runs) > 1
+    return Report(
+        title=f"{counted(len(runs), 'run')}" if several else runs[0].id,
+        runs=reports,
+        overview=runs_table(runs, [each.anchor for each in reports]) if several else None,
+        arms=_arms(attribution) if attribution else None,
+    )
+
+
+def _run_report(run: Run, anchor: str, out: Path) -> RunReport:
+    measured = (
+        *_cells(run),
+        *_broke(run, out),
+        Section("validity", "Validity", (validity_sentence(run),), tuple(validity_tables(run))),
+        _answers(run),
+        Section("speed", "Speed", (), tuple(speed_tables(run.cells))),
+        Section(FIGURES, "Figures"),
+    )
+    sections = (
+        *(measured if run.cells else ()),
+        _diagnosis(run, out),
+        Section("configuration", "Configuration", (), (*launch_tables(run), *configuration_tables(run))),
+        Section("provenance", "Provenance", (), tuple(provenance_tables(run))),
+    )
+    shown = (each for each in sections if each.anchor == FIGURES or each.tables or each.sentences or each.links)
+    if len(run.cells) == 1:
+        shown = (replace(each, tables=tuple(without_column(table, "cell") for table in each.tables)) for each in shown)
+    return RunReport(run, anchor, _what(run), headline(run), tuple(shown))
+
+
+def _what(run: Run) -> str:
+    try:
+        return what_ran(run.record["config"])
+    except (KeyError, TypeError):
+        return f"model {run.record['model']}" if run.record.get("model") else "what was run is not recorded"
+
+
+def _cells(run: Run) -> list[Section]:
+    if len(run.cells) < 2:
+        return []
+    try:
+        advised = recommendation([cell for cell in run.cells if tells_speed(cell)])
+    except (KeyError, TypeError, ValueError):
+        advised = []  # cells of an earlier version
+    return [Section("cells", "Cells", tuple(f"{each}." for each in advised), (cells_table(run),))]
+
+
+def _broke(run: Run, out: Path) -> list[Section]:
+    """The worst answers of the most telling cell that has a bundle."""
+    ill = [cell for cell in run.cells if run.repro(cell) is not None]
+    cell = most_telling(ill)
+    if cell is None or (path := run.repro(cell)) is None:
+        return []
+    others = [run.repro(each) for each in ill if each is not cell]
+    links = tuple(
+        Link(f"all worst answers of {each.parent.name}", relative(each / "README.md", out))
+        for each in [path, *others]
+        if each
+    )
+    try:
+        documents = worst_documents(run, cell)
+    except HarnessError as error:
+        return [Section("broke", "What broke", (f"The answers can't be shown: {error}",), links=links)]
+    sentences = (
+        f"The {len(documents)} worst answers of {cell['cell']}: first those that were right cold and wrong warm, then "
+        "by the largest change of a token's log-probability. The marked rest begins where the texts of cold and warm "
+        "part.",
+    )
+    return [Section("broke", "What broke", sentences, links=links, documents=documents)]
+
+
+def _answers(run: Run) -> Section:
+    reuse = reuse_table(run.cells)
+    score = score_table(run.cells)
+    scored = any(not column.words for column in score.columns)
+    tables = (*([score] if scored else []), *drift_tables(run.cells), *([reuse] if reuse else []))
+    corrected = [sentence for _, sentence in as_counted(run) if sentence]
+    return Section("score", "Score and drift", tuple(f"{each}." for each in corrected), tables)
+
+
+def _diagnosis(run: Run, out: Path) -> Section:
+    """The run's error, its warnings, and where the servers' logs are."""
+    error = run.record.get("error")
+    warnings = run.record.get("warnings") or []
+    sentences = [f"Error: {error}"] if error else ["The run recorded no error."]
+    sentences += [f"Warning: {warning}" for warning in warnings] or ["It recorded no warning."]
+    links = tuple(Link(f"{path.parent.name}/{path.name}", relative(path, out)) for path in run.logs())
+    if not links:
+        sentences.append("No server log lies in the folder.")
+    return Section("diagnosis", "Diagnosis", tuple(sentences), links=links)
+
+
+def _arms(attribution: Mapping[str, Any]) -> Section:
+    return Section("arms", "Arms", tuple(arms_sentences(attribution)), (arms_table(attribution),))
