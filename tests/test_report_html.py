@@ -167,7 +167,7 @@ def test_arms(tmp_path: Path) -> None:
     found = Reader(rendered(read_run(passing(tmp_path)), attribution=told))
     assert found.column("Arms", "verdict") == ["✗ fail", "refused"]
     assert found.column("Arms", "score cold") == ["0.900", "-"]
-    assert found.column("Arms", "LMCache hitsof prompt tokens") == ["0.250", "-"]
+    assert found.column("Arms", "LMCache hits") == ["0.250", "-"]
     assert found.column("Arms", "why") == [EVIL, "-"]
     assert "only_l2: the L2" in found.text and "It resembles: issue 1 (a link)" in found.text
     assert "What to do: look at the disk" in found.text
