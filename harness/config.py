@@ -113,12 +113,13 @@ class TaskConfig:
     metric: str = "exact_match"
     max_gen_toks: int | None = None
     blocks: int = 6
-    """Pocket task only, as all below: blocks of N tokens in each prompt, before its tail."""
+    """Pocket task only: blocks of N tokens in each prompt, before its tail."""
     tail_tokens: list[int] | None = None
     """By how many tokens prompts are longer than their blocks, drawn from these: [-1] gives prompts of k N - 1 tokens,
-    [-1, 0, 1] also such of k N and k N + 1. None takes what the question needs, and 9 to 33 more."""
+    [-1, 0, 1] also such of k N and k N + 1; other tasks get a preamble. None leaves prompts as they are; the pocket
+    task takes what the question needs, and 9 to 33 more."""
     shared_blocks: int = 0
-    """Blocks at the beginning that all prompts have in common."""
+    """Pocket task only, as all below: blocks at the beginning that all prompts have in common."""
     long_answers: bool = False
     """Whether answers have about 64 tokens, for load tests, not 14."""
     seed: int = 0

@@ -110,6 +110,11 @@ def parse_damage(word: object) -> Damage:
     return Damage(kind, fraction)
 
 
+def damage_words(kind: str, dose: float) -> str:
+    """Damage as a sweep names it; inverse of :func:`parse_damage`."""
+    return kind if dose in (0, 1) else f"{kind}@{dose:g}"
+
+
 def damaged_documents(documents: Iterable[int], damage: Damage, seed: int) -> list[int]:
     """Documents that a dose hits, in ascending order: the same seed, the same ones, and a higher dose adds to them.
 

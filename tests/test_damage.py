@@ -16,6 +16,7 @@ from harness.corruption import (
     Damage,
     Stored,
     damage_files,
+    damage_words,
     damaged_documents,
     parse_damage,
     read_stored,
@@ -135,6 +136,7 @@ def test_keeping_an_empty_l2_is_an_error(tmp_path: Path) -> None:
 )
 def test_damage_in_words(word: str, damage: Damage) -> None:
     assert parse_damage(word) == damage
+    assert parse_damage(damage_words(damage.kind, damage.dose)) == damage
 
 
 @pytest.mark.parametrize("word", ["nothing", "none@0.5", "truncated@0", "truncated@1.5", "truncated@half", "", None])

@@ -60,7 +60,10 @@ def test_runs_beside_one_another(tmp_path: Path) -> None:
 def test_a_folder_of_runs_stands_for_them(tmp_path: Path, capsys: Captured) -> None:
     passing(tmp_path / "a").rename(tmp_path / "one")
     failing(tmp_path / "b").rename(tmp_path / "other")
-    write_json(tmp_path / "attribution.json", {"arms": [{"arm": "one", "verdict": "pass"}], "row": "several", "meaning": "odd one out"})
+    write_json(
+        tmp_path / "attribution.json",
+        {"arms": [{"arm": "one", "verdict": "pass"}], "row": "several", "meaning": "odd one out"},
+    )
     assert main(["report", str(tmp_path)]) == 0
     assert "odd one out" in (tmp_path / "report.html").read_text()
     out = capsys.readouterr().out

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.corruption import damage_words
 from harness.equivalence.documents import compare_documents
 from harness.equivalence.evidence import Evidence, read_evidence
 from harness.errors import UsageError
@@ -157,6 +158,8 @@ def _origin(record: Mapping[str, Any], cell: Mapping[str, Any], evidence: Eviden
         "budgets": [cell["budget"]],
         "hit_rates": [FULL if facts.target is None else facts.target],
         "diverge_after": [] if facts.diverges_after is None else [facts.diverges_after],
+        "damage": [] if facts.damage is None else [damage_words(facts.damage["kind"], facts.damage["dose"])],
+        "damage_once": [],
         "repeats": 1,
     }
     return {

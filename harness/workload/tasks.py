@@ -13,6 +13,7 @@ from jinja2 import UndefinedError
 
 from harness.config import TaskConfig
 from harness.errors import UsageError
+from harness.workload.lengths import padded
 from harness.workload.pocket import (
     POCKET,
     dataset,
@@ -171,6 +172,8 @@ def build_prompts(
     shortest = longest = 0
     for count in _promising(shots, task, config, tokenize, block_size):
         prompts = _prompts_with(task, config, tokenize, count)
+        if config.name != POCKET and config.tail_tokens:
+            prompts = padded(prompts, config.tail_tokens, block_size, tokenize, config.seed)
         lengths = [len(prompt.token_ids) for prompt in prompts]
         shortest, longest = min(lengths), max(lengths)
         room = max_model_len - max(prompt.max_tokens for prompt in prompts)
