@@ -179,25 +179,18 @@ def damage_files(
     Raises:
         HarnessError: none is, or a file that the damage needs is not there.
     """
-    files = {(object_group(path), chunk_hash(path)): path for path in folder.rglob("*.data")}
-    groups = sorted({group for group, _ in files if group is not None and _concerns(kind, group, stored)})
-    ordered = sorted(stored.chunks)
-    count = 0
+    files: dict[str | None, list[Path]] = defaultdict(list)
+    for path in folder.rglob("*.data"):
+        # One for each object group, and of each for every rank.
+        if (group := object_group(path)) is not None and _concerns(kind, group, stored):
+            files[chunk_hash(path)].append(path)
+    ordered, count = sorted(stored.chunks), 0
     for document in documents:
         hashes = stored.chunks.get(document, ())
         other = stored.chunks[_following(ordered, document, len(hashes), stored)] if hashes else ()
-        for group in groups:
-            for place, digest in enumerate(hashes):
-                path = files.get((group, digest))
-                if path is None:
-                    continue
-                if kind.method is Method.EXCHANGE:
-                    source = files[group, other[place]]
-                    _replace_by_link(path, sound / source.relative_to(folder))
-                elif kind.method is Method.STALE:
-                    _replace_by_link(path, stale / path.relative_to(folder))
-                else:
-                    _rewrite(path, kind.method)
+        for digest, others in zip(hashes, other, strict=False):
+            for path in files[digest]:
+                _damage_one(path, kind.method, path.relative_to(folder), (digest, others), sound=sound, stale=stale)
                 count += 1
     if not count:
         raise HarnessError(f"LMCache's L2 in {folder} holds no file of {kind.groups} groups that could be damaged.")
@@ -296,6 +289,16 @@ def _following(ordered: Sequence[int], document: int, chunks: int, stored: Store
         if len(stored.chunks[each]) >= chunks:
             return each
     raise HarnessError(f"No other prompt has {chunks} chunks stored, so there is no state of another prompt to put in.")
+
+
+def _damage_one(path: Path, method: Method, place: Path, digests: tuple[str, str], *, sound: Path, stale: Path) -> None:
+    """Damages one file; ``digests`` are of its own chunk and of the one that another prompt has at its place."""
+    if method is Method.EXCHANGE:
+        _replace_by_link(path, sound / place.with_name(place.name.replace(*digests)))
+    elif method is Method.STALE:
+        _replace_by_link(path, stale / place)
+    else:
+        _rewrite(path, method)
 
 
 def _rewrite(path: Path, method: Method) -> None:

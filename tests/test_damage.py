@@ -103,6 +103,17 @@ def test_what_takes_the_place_of_a_state(l2: Path) -> None:
     assert changed == round(len(content(1, 0, 0)) * 0.01)
 
 
+def test_every_rank_has_files_of_its_own(l2: Path) -> None:
+    kept = l2.parent / "kept" / "sound"
+    for path in list(l2.iterdir()):
+        other_rank = path.name.replace("0x01000100", "0x02010201")
+        for folder in (l2, kept):
+            (folder / other_rank).write_bytes(b"rank 1 " + path.read_bytes())
+    assert damage(l2, "other_prompt", [0]) == CHUNKS * 2 * 2
+    changed = l2 / name(0, 1, 0).replace("0x01000100", "0x02010201")
+    assert changed.read_bytes() == b"rank 1 " + content(1, 1, 0)
+
+
 def test_nothing_to_damage_is_an_error(l2: Path) -> None:
     with pytest.raises(HarnessError, match="holds no file"):
         damage(l2, "other_prompt", [])
