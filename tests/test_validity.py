@@ -350,3 +350,66 @@ def test_what_is_reachable_follows_the_chunk_size() -> None:
     served = with_flow(coarse, "warm", external_hit=QUESTIONS * 4 * N, lookup_hit=QUESTIONS * 4 * N)
     assert not misses(with_flow(served, "cold", chunks_written=QUESTIONS))
     assert set(misses(with_flow(served, "cold", chunks_written=QUESTIONS - 1))) == {"stores_landed"}
+
+
+PRIMED = 2 * N * QUESTIONS
+
+
+def from_elsewhere(
+    source: str, *, external: float | None, local: float, lookup: float | None, **facts: object
+) -> Evidence:
+    """A warm pass that another cache than LMCache alone has served."""
+    evidence = with_flow(healthy(), "warm", external_hit=external, local_hit=local, lookup_hit=lookup)
+    return replace(evidence, facts=replace(evidence.facts, warm_from=source, **facts))  # type: ignore[arg-type]
+
+
+def mixed(*, external: float = HITS - PRIMED, local: float = PRIMED, lookup: float = HITS) -> Evidence:
+    return from_elsewhere("mixed", external=external, local=local, lookup=lookup, primed_blocks=2)
+
+
+def test_mixed_prefixes_are_served_by_both_caches_in_their_parts() -> None:
+    assert misses(mixed()) == {}
+    assert hit_rate(mixed()).reachable == pytest.approx((HITS - PRIMED) / ASKED)
+    assert set(misses(mixed(external=HITS, local=0))) == {"warm_hit_rate", "warm_local_hit_rate"}
+    assert set(misses(mixed(external=0, local=HITS))) == {"warm_hit_rate", "warm_local_hit_rate"}
+    assert set(misses(mixed(lookup=PRIMED))) == {"lmcache_agrees"}
+
+
+def alone(local: float) -> Evidence:
+    return from_elsewhere("vllm", external=None, local=local, lookup=None)
+
+
+def test_vllms_own_cache_alone_must_serve_all_that_it_can() -> None:
+    checks = [check.check for check in check_validity(alone(HITS), GATE)]
+    assert "stores_landed" not in checks and "lmcache_agrees" not in checks and "cold_no_external_hit" not in checks
+    assert misses(alone(HITS)) == {}
+    assert hit_rate(alone(HITS)).reachable == 0
+    assert set(misses(alone(HITS / 2))) == {"warm_local_hit_rate"}
+    assert set(misses(alone(0))) == {"warm_local_hit_rate"}
+
+
+def test_without_a_cache_nothing_may_be_served() -> None:
+    assert misses(from_elsewhere("nothing", external=None, local=0, lookup=None)) == {}
+    assert set(misses(from_elsewhere("nothing", external=None, local=HITS, lookup=None))) == {"warm_no_local_hit"}
+
+
+def test_preemption_must_have_happened() -> None:
+    """A request that comes back finds its own blocks, and is looked up again."""
+
+    def cell(preemptions: float | None) -> Evidence:
+        evidence = with_flow(healthy(), "warm", preemptions=preemptions, local_hit=640, lookup_hit=HITS + 6400)
+        return replace(evidence, facts=replace(evidence.facts, preempts=True))
+
+    assert misses(cell(3)) == {}
+    assert set(misses(cell(0))) == set(misses(cell(None))) == {"preempted"}
+    lost = with_flow(cell(3), "warm", lookup_hit=HITS / 2)
+    assert set(misses(lost)) == {"lmcache_agrees"}
+
+
+def test_prompts_too_short_to_be_served_prove_nothing() -> None:
+    """The reachable rate is 0 then, which a warm pass that retrieved nothing would meet."""
+    evidence = with_flow(healthy(), "warm", external_hit=0, lookup_hit=0)
+    short = replace(evidence, facts=replace(evidence.facts, chunk_size=10_000))
+    missed = misses(short)["warm_hit_rate"]
+    assert missed.meaning == "no prompt is long enough to be served by LMCache"
+    assert missed.required == "at least 10001, a whole chunk and one token"
