@@ -10,19 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.config import RunConfig, nearest
+from harness.checking import nearest
+from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, judge_run
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.report.attribution import attribution_json
 from harness.report.progress import RunProgress
 from harness.runner import new_run_id, run
-from harness.store import RunFolder, read_json, write_json
+from harness.store import RunFolder, plain_name, read_json, write_json
 
 COMPLETE, REFUSED, ERROR = "complete", "refused", "error"
 """What became of an arm: measured; its configuration can't do it; a server or the machine failed."""
 
 SEVERITY = (3, 1, 4, 0)
 """Exit codes of arms from worst to best; an arm that was refused counts for nothing beside others."""
+
+WHOLE = "all"
+"""The check that consists of others."""
 
 FOR_ARM = {"sweep.diverge_after": "divergence", "check.kv_blocks_per_request": "preemption"}
 """Fields that only one arm knows what to do with, and that arm."""
@@ -78,6 +82,8 @@ def check_arms(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise UsageError(f"check.arms: {name!r} is no check; {nearest(name, list(known))}")
+        if name == WHOLE:
+            raise UsageError(f"check.arms: {name!r} consists of arms itself: name those that are wanted.")
     if len(set(names)) < len(names):
         raise UsageError(f"check.arms names a check twice: {', '.join(names)}.")
 
@@ -122,7 +128,10 @@ def read_arms(path: Path) -> list[dict[str, Any]]:
         UsageError: it holds no attribution.json.
     """
     # The cells of an arm that has several stand there one by one, as arm:cell.
-    told = {str(each["arm"]).partition(":")[0]: each for each in read_json(path / "attribution.json")["arms"]}
+    told = {
+        plain_name("arm", str(each["arm"]).partition(":")[0]): each
+        for each in read_json(path / "attribution.json")["arms"]
+    }
     return [_measured(path, arm) or _untried(each) for arm, each in told.items()]
 
 

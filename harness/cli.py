@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,12 +20,14 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from harness.arms import arm_overrides, check_arms, read_arms, run_arms, with_arms
-from harness.config import RunConfig, first_line, load_config, nearest
+from harness.checking import first_line, nearest
+from harness.config import RunConfig, load_config
 from harness.diagnosis.diagnose import diagnose
 from harness.diagnosis.files import logs_below, read_log
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.model.importing import import_model
 from harness.model.support import FEATURES, OTHER_ENGINES
+from harness.overrides import check_missing, check_switches, hydra_sentence
 from harness.plan import as_json, make_plan
 from harness.pocket import CHECKPOINT
 from harness.report.attribution import print_attribution
@@ -49,8 +50,9 @@ COMMANDS = {
     "figures": "draw a run's figures as PNG and SVG into its folder: python -m harness figures results/<run id>",
 }
 
-APPENDING = re.compile(r" To append to your config use \S+")
-"""Hydra's advice for an unknown field; here every field is known, so that it could only fail again."""
+WHOLE_GROUPS = (
+    "model.geometry and model.recipe are set in a model's YAML or one field at a time, +model.geometry.layers=1."
+)
 
 SEVERITY = (130, 3, 2, 1, 4, 0)
 """Exit codes from worst to best: what a multirun ends with."""
@@ -116,6 +118,8 @@ def run_command(overrides: Sequence[str]) -> int:
         codes.append(run_one(composed, HydraConfig.get().overrides.task, bare=is_bare(list(overrides))))
 
     register()
+    check_switches(overrides)
+    check_missing(overrides)
     # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Flags first: behind them argparse takes no further overrides.
@@ -130,6 +134,10 @@ def run_command(overrides: Sequence[str]) -> int:
     except ValueError as error:
         if composing:  # what Hydra makes of gate=null
             raise UsageError(f"{first_line(error)}.") from error
+        raise
+    except AttributeError as error:
+        if composing:  # and of a whole group for a field that has none: model.geometry={layers: 1}
+            raise UsageError(f"{first_line(error)}: {WHOLE_GROUPS}") from error
         raise
     except SystemExit as stop:
         return int(stop.code) if isinstance(stop.code, int) else 2
@@ -244,6 +252,8 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
         UsageError: Hydra can't compose it, or a value is wrong.
     """
     register()
+    check_switches(overrides)
+    check_missing(overrides)
     try:
         with hydra.initialize_config_dir(version_base="1.3", config_dir=str(configs_folder().resolve())):
             composed = hydra.compose("run", overrides=with_engine(overrides))
@@ -251,6 +261,8 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
         raise UsageError(hydra_sentence(error)) from error
     except ValueError as error:  # what Hydra makes of gate=null
         raise UsageError(f"{first_line(error)}.") from error
+    except AttributeError as error:  # see run_command
+        raise UsageError(f"{first_line(error)}: {WHOLE_GROUPS}") from error
     return load_config(composed)
 
 
@@ -391,15 +403,6 @@ def with_engine(overrides: Sequence[str]) -> list[str]:
     has_gpu = Path("/proc/driver/nvidia/gpus").is_dir() and any(Path("/proc/driver/nvidia/gpus").iterdir())
     stored = is_bare(list(overrides)) or any(override.startswith("replay=") for override in overrides)
     return [*overrides] if chosen or stored or not has_gpu else [*overrides, "engine=gpu"]
-
-
-def hydra_sentence(error: Exception) -> str:
-    """Hydra's complaint and its cause, without tracebacks, search paths and links."""
-    told = " ".join(str(error).split("Config search path")[0].split("See https://")[0].split())
-    told = APPENDING.sub("", told)
-    cause = f": {first_line(error.__cause__)}" if error.__cause__ else ""
-    hint = " (quote values that hold =, ~ or spaces: 'field=[\"--name=value\"]')" if "viable" in told.lower() else ""
-    return f"{told.rstrip('.')}{cause}{hint}."
 
 
 @contextmanager

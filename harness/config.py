@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass, field
-from pathlib import Path
+import re
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.checking import check_values, first_line, nearest
 from harness.errors import UsageError
-from harness.model.sizes import BYTES_PER_ELEMENT
+from harness.places import check_places
+
+UNKNOWN_KEY = re.compile(r"Key '(?P<key>[^']*)' not in '(?P<schema>\w+)'")
+"""How OmegaConf says that a class has no such field."""
 
 
 @dataclass
@@ -279,55 +282,6 @@ class RunConfig:
         return self.servers.lmcache.chunk_size or block_size
 
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "gate.mode": ("tost", "threshold", "lmcache_ci"),
-    "gate.on_inconclusive": ("fail", "warn"),
-    "check.warm_from": ("lmcache", "mixed", "vllm", "nothing"),
-    "check.load_failures": ("fail", "recompute"),
-    "engine.name": ("cpu", "gpu"),
-    "task.name": ("pocket", "gsm8k"),
-    "model.kv_cache_dtype": ("auto", *BYTES_PER_ELEMENT),
-}
-
-RANGES: dict[str, tuple[float, float]] = {
-    "sweep.repeats": (1, 1000),
-    "task.limit": (1, 10**9),
-    "task.floor": (0, 1),
-    "task.min_blocks": (1, 10**6),
-    "task.num_fewshot": (0, 10**4),
-    "task.min_fewshot": (0, 10**4),
-    "task.max_fewshot": (0, 10**4),
-    "task.max_gen_toks": (1, 10**6),
-    "task.blocks": (3, 10**6),
-    "task.shared_blocks": (0, 10**6),
-    "load.concurrency": (1, 10**5),
-    "load.request_timeout_s": (0.1, 10**6),
-    "load.retries": (0, 100),
-    "load.sample_hz": (10, 1000),
-    "model.block_size": (1, 10**6),
-    "model.max_model_len": (1, 10**8),
-    "model.tensor_parallel_size": (1, 1024),
-    "engine.gpu_memory_gb": (1, 10**5),
-    "model.gpus": (0, 1024),
-    "model.parameters_b": (0, 10**5),
-    "model.l1_size_gb": (0.1, 10**6),
-    "model.native_context": (1, 10**9),
-    "servers.vllm.start_timeout_s": (1, 10**6),
-    "servers.lmcache.start_timeout_s": (1, 10**6),
-    "servers.lmcache.l1_size_gb": (0.1, 10**6),
-    "servers.lmcache.chunk_size": (1, 10**8),
-    "servers.lmcache.max_workers": (1, 4096),
-    "check.kv_blocks_per_request": (0.1, 10**6),
-    "gate.margin": (1e-6, 0.999),
-    "gate.alpha": (1e-9, 0.49),
-    "gate.tolerance": (0, 1),
-    "gate.drift_margin_nats": (1e-6, 100),
-    "gate.hit_rate_tolerance": (0, 1),
-    "gate.local_hit_tolerance": (0, 1),
-}
-"""Accepted values, both ends included."""
-
-
 def load_config(composed: DictConfig) -> RunConfig:
     """Checks a composed Hydra config against the dataclasses.
 
@@ -341,79 +295,26 @@ def load_config(composed: DictConfig) -> RunConfig:
     except OmegaConfBaseException as error:
         raise UsageError(_in_one_sentence(error)) from error
     assert isinstance(config, RunConfig)
-    _check_values(config)
-    _check_model_path(config)
+    check_values(config)
+    check_places(config)
     return config
 
 
-def value_at(config: RunConfig, dotted: str) -> Any:
-    """Value of a field by its dotted name, as overrides write it."""
-    value: Any = config
-    for part in dotted.split("."):
-        value = getattr(value, part)
-    return value
-
-
-def nearest(word: str, known: list[str] | tuple[str, ...]) -> str:
-    """``did you mean X?`` for a misspelt word, or the list of what is known."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}."
-
-
-def _check_values(config: RunConfig) -> None:
-    for name, known in CHOICES.items():
-        value = value_at(config, name)
-        if value not in known:
-            raise UsageError(f"{name}={value} is not known; {nearest(str(value), known)}")
-    for name, (low, high) in RANGES.items():
-        value = value_at(config, name)
-        if value is not None and not low <= value <= high:
-            raise UsageError(f"{name}={value} is out of range: it must be between {low:g} and {high:g}.")
-    if config.gate.mode == "tost" and config.gate.margin >= config.task.floor:
-        raise UsageError(
-            f"gate.margin={config.gate.margin:g} must be smaller than task.floor={config.task.floor:g}: a score that "
-            "falls from the floor to nothing would count as the same."
-        )
-    task, model = config.task, config.model
-    if task.num_fewshot is None and task.min_fewshot > task.max_fewshot:
-        raise UsageError(
-            f"task.min_fewshot={task.min_fewshot} is more than task.max_fewshot={task.max_fewshot}: no number of "
-            "few-shot examples is left."
-        )
-    # N is at least vLLM's block size.
-    least = task.blocks * (model.block_size or 1) + min(task.tail_tokens or [1])
-    if task.name == "pocket" and model.max_model_len is not None and least >= model.max_model_len:
-        raise UsageError(
-            f"task.blocks={task.blocks} makes prompts of at least {least} tokens, and model.max_model_len="
-            f"{model.max_model_len} has no room for them: lower task.blocks."
-        )
-    if not config.sweep.budgets:
-        raise UsageError("sweep.budgets is empty: name at least one budget, for example sweep.budgets=[2N-1].")
-    if not config.sweep.hit_rates:
-        raise UsageError("sweep.hit_rates is empty: name at least one, for example sweep.hit_rates=[full].")
-
-
-def _check_model_path(config: RunConfig) -> None:
-    path = config.model.path
-    try:
-        missing = not path or (path.startswith(("/", "./", "../", "~")) and not Path(path).expanduser().is_dir())
-    except RuntimeError:  # ~name of nobody
-        missing = True
-    if missing:
-        raise UsageError(
-            f"model.path={path} is not a folder: give a checkpoint folder that holds config.json, or a hub id."
-        )
-    if config.check.linked_checkpoint and not Path(path).expanduser().is_dir():
-        raise UsageError(
-            f"check={config.check.name} exchanges the weights behind a path, and model.path={path} is no folder: give "
-            "a checkpoint folder."
-        )
-
-
 def _in_one_sentence(error: OmegaConfBaseException) -> str:
-    return f"{error.full_key or 'config'}: {first_line(error)}."
+    return f"{error.full_key or 'config'}: {with_nearest_key(first_line(error))}."
 
 
-def first_line(error: BaseException) -> str:
-    """First line of an error's message, as a sentence goes on."""
-    return str(error).strip().split("\n")[0].rstrip(". ")
+SCHEMAS: tuple[type, ...] = (
+    GeometryConfig, RecipeConfig, ModelConfig, SweepConfig, TaskConfig, LoadConfig, EngineConfig, ServerConfig,
+    LMCacheConfig, ServersConfig, GateConfig, CheckConfig, RunConfig,
+)  # fmt: skip
+"""Every class above."""
+
+
+def with_nearest_key(told: str) -> str:
+    """A complaint about an unknown key, as OmegaConf makes it, with the nearest one that there is."""
+    found = UNKNOWN_KEY.search(told)
+    known = {each.__name__: [field.name for field in fields(each)] for each in SCHEMAS}
+    if found is None or found["schema"] not in known:
+        return told
+    return f"{told.rstrip('. ')}; {nearest(found['key'], known[found['schema']]).rstrip('.')}"

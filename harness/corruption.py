@@ -18,6 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from harness.checking import nearest
 from harness.errors import HarnessError, UsageError
 
 
@@ -98,7 +99,7 @@ def parse_damage(word: object) -> Damage:
     if kind == NONE and not dose:
         return Damage(NONE, 0.0)
     if kind not in KINDS:
-        raise UsageError(f"sweep.damage: {word!r} is no kind of damage; known: {NONE}, {', '.join(KINDS)}.")
+        raise UsageError(f"sweep.damage: {word!r} is no kind of damage; {nearest(kind, [NONE, *KINDS])}")
     try:
         fraction = float(dose or 1)
     except ValueError:

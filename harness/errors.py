@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
+from harness.redaction import known_secrets, redacted
+
 
 class HarnessError(Exception):
-    """A failure told to the user in words: what happened, the number or path that shows it, what to do next."""
+    """A failure told to the user in words: what happened, the number or path that shows it, what to do next.
+
+    Secrets never stand in it: a message may quote a value of the configuration or a line of a server's log.
+    """
 
     exit_code = 3
+
+    def __init__(self, text: object = "") -> None:
+        super().__init__(redacted(str(text), known_secrets(os.environ)))
 
 
 class UsageError(HarnessError):

@@ -10,17 +10,18 @@ from typing import Any
 
 from harness.config import RunConfig
 from harness.equivalence.paired import tost_power
-from harness.measure.provenance import gpus, versions, without_secrets
+from harness.measure.provenance import gpus, versions
 from harness.model.predict import predicted_sizes
 from harness.model.rules import Facts, Finding, Severity, argument_value, check_rules
 from harness.model.sizes import Sizes, bytes_per_element
 from harness.pocket.ruler import POCKET_RULER
+from harness.redaction import without_secrets
 from harness.servers.commands import Argument, check_extra_args, lmcache_arguments, served_path, vllm_arguments, words
-from harness.servers.environment import server_environment
-from harness.steps import Check, check_cells, parse_check
+from harness.servers.environment import check_variables, server_environment
+from harness.steps import Check, check_cells, parse_check, primed_blocks
 from harness.sweep import Launch, launches
 from harness.workload.pocket import POCKET, pocket_problems
-from harness.workload.seeding import reachable_rate
+from harness.workload.seeding import check_divergence, check_primed, reachable_rate
 
 FLIP_RATES = (0.05, 0.10, 0.20)
 """Shares of questions whose answer may change from right to wrong or back, for which power is stated."""
@@ -100,6 +101,7 @@ def make_plan(config: RunConfig) -> Plan:
     """
     check = parse_check(config.check)
     check_extra_args(config)
+    check_variables(config)
     sizes = predicted_sizes(config.model, config.engine)
     planned = [
         _planned(config, launch, sizes.block_size)
@@ -107,6 +109,9 @@ def make_plan(config: RunConfig) -> Plan:
     ]
     check_cells(check, (cell for each in planned for cell in each.launch.cells))
     lengths, estimated = prompt_lengths(config, sizes.block_size)
+    if not estimated:
+        chunk_size = config.chunk_size(sizes.block_size)
+        check_reach(check, [each.launch for each in planned], lengths, sizes.block_size, chunk_size)
     python = config.servers.lmcache.python or sys.executable
     release = versions(python, server_environment(config)).get("lmcache")
     facts = rule_facts(config, sizes, [each.launch for each in planned], release, lengths)
@@ -165,7 +170,30 @@ def prompt_lengths(config: RunConfig, block_size: int) -> tuple[list[int], bool]
         covering = task.min_blocks * block_size + 1 + GSM8K_EXAMPLE_TOKENS // 2
         return [max(GSM8K_TOKENS, covering)] * questions, True
     problems = pocket_problems(task, block_size, POCKET_RULER)
-    return [problem.prompt_tokens for problem in problems], config.model.gpus > 0
+    return [problem.prompt_tokens for problem in problems], lengths_are_estimated(config)
+
+
+def lengths_are_estimated(config: RunConfig) -> bool:
+    """Whether nobody has looked at the prompts yet: at a hub's data, or at another model's tokenizer."""
+    return config.task.name != POCKET or config.model.gpus > 0
+
+
+def check_reach(check: Check, plan: Sequence[Launch], lengths: Sequence[int], block_size: int, chunk_size: int) -> None:
+    """Refuses a point of divergence or a number of primed blocks that the prompts do not have.
+
+    Args:
+        check: its steps.
+        plan: launches and their cells.
+        lengths: of the prompts, in tokens.
+        block_size: N in tokens.
+        chunk_size: LMCache's, in tokens.
+
+    Raises:
+        UsageError: in one sentence, with the numbers.
+    """
+    for cell in (cell for launch in plan for cell in launch.cells):
+        check_divergence(lengths, block_size, chunk_size, cell.diverges_after)
+        check_primed(lengths, block_size, primed_blocks(check.steps_for(cell)))
 
 
 def missing_hardware(config: RunConfig) -> str | None:

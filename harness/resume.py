@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from harness.config import RunConfig, load_config
 from harness.errors import UsageError
-from harness.measure.provenance import HIDDEN, without_secrets_in
+from harness.redaction import HIDDEN, without_secrets_in
 from harness.store import read_json
 
 NAMING = ("resume", "run_id", "results_dir")

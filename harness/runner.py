@@ -14,18 +14,19 @@ from typing import Any
 from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, judge_run
 from harness.errors import HarnessError, Interrupted, UsageError
-from harness.measure.provenance import provenance, versions, without_secrets_in
+from harness.measure.provenance import provenance, versions
 from harness.model.predict import predicted_sizes
 from harness.model.rules import PROMPT_RULES, Facts, check_rules, obeyed
 from harness.model.sizes import Sizes
-from harness.plan import missing_hardware, prompt_lengths, rule_facts
+from harness.plan import check_reach, lengths_are_estimated, missing_hardware, prompt_lengths, rule_facts
+from harness.redaction import known_secrets, redacted, without_secrets_in
 from harness.report.progress import RunProgress
 from harness.report.terminal import summary_frame
 from harness.repro.bundle import Bundle, read_bundle
 from harness.repro.replay import replayed_task
 from harness.resume import check_versions
 from harness.servers.commands import check_extra_args
-from harness.servers.environment import server_environment
+from harness.servers.environment import check_variables, server_environment
 from harness.servers.orphans import stop_orphans
 from harness.servers.stack import Stack
 from harness.session import LaunchSession
@@ -49,6 +50,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     """
     check = parse_check(config.check)
     check_extra_args(config)
+    check_variables(config)
     if missing := missing_hardware(config):
         raise UsageError(missing)
     sizes = predicted_sizes(config.model, config.engine)
@@ -58,6 +60,8 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     lmcache = check_installed(config)
     bundle = read_bundle(Path(config.replay)) if config.replay else None
     lengths = bundle.prompt_tokens if bundle else prompt_lengths(config, block_size)[0]
+    if bundle is not None or not lengths_are_estimated(config):
+        check_reach(check, plan, lengths, block_size, config.chunk_size(block_size))
     warnings = obeyed(check_rules(rule_facts(config, sizes, plan, lmcache, lengths)))
     progress.stage(f"loading task {config.task.name}")
     task = replayed_task(bundle, config.task.name) if bundle else load_task(config.task, block_size, config.model.path)
@@ -266,7 +270,8 @@ class RunRecord:
             "status": status,
             "verdict": decision.verdict.value if status == "complete" else None,
             "reasons": list(decision.reasons) if status == "complete" else [],
-            "error": error,
+            # Of a crash: any text at all, with anything that a server's log had to say.
+            "error": None if error is None else redacted(error, known_secrets(server_environment(self.config))),
             "finished_at": _now(),
         }
         self.folder.release_reserve()
@@ -277,7 +282,7 @@ class RunRecord:
         return decision.verdict
 
     def _write(self) -> None:
-        write_json(self.folder.path / "run.json", self.data)
+        write_json(self.folder.path / "run.json", without_secrets_in(self.data))
 
 
 def check_installed(config: RunConfig) -> str:
@@ -297,7 +302,10 @@ def check_installed(config: RunConfig) -> str:
     }.items():
         found = versions(python or sys.executable, env)
         if not found:
-            raise UsageError(f"servers.{name}.python={python} is not a Python that runs.")
+            raise UsageError(
+                f"servers.{name}.python={python} is not a Python that runs: give an interpreter, such as "
+                f"/opt/{name}/bin/python."
+            )
         if name not in found:
             raise UsageError(
                 f"{name} is not installed in the environment of {python or sys.executable}: "

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.config import RunConfig, first_line
+from harness.checking import first_line
+from harness.config import RunConfig
 from harness.corruption import KINDS, NONE, Corruption, corrupt_files, damage_files, damaged_documents, read_stored
 from harness.equivalence.evidence import CellFacts, gather_cell, read_evidence
 from harness.equivalence.judge import judge_cell

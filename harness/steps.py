@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.config import CheckConfig, nearest
+from harness.checking import MOST_REQUESTS, nearest
+from harness.config import CheckConfig
 from harness.corruption import check_corruption
 from harness.errors import UsageError
 from harness.sweep import Cell
@@ -30,6 +31,9 @@ WITH_ARGUMENT = ("pass", "corrupt", "serve", "prime", "restart", "keep", "restor
 copy LMCache's L2 aside under a name, and back."""
 
 NEEDS_LMCACHE = ("clear_l1", "seed", "damage", "corrupt", "keep", "restore", "serve")
+EMPTYING = ("clear", "reset_local", "restart", "serve")
+"""Steps after which vLLM's own cache is empty."""
+
 NEEDS_FILES = ("corrupt", "keep", "restore", "damage")
 
 
@@ -104,12 +108,31 @@ def parse_check(config: CheckConfig) -> Check:
     if seeded:
         _check_seeded(config.name, launch, cell, seeded)
     passes = _passes(launch + (next(iter(variants.values())) if variants else cell))
+    _check_kept(config, cell, variants)
     if any((config.warm_from == "mixed") != bool(primed_blocks(each)) for each in variants.values() or [cell]):
         raise UsageError(
             f"check {config.name}: warm_from=mixed and a prime step in its cell belong together: prime is what puts "
             "first blocks into vLLM's own cache."
         )
     return Check(config.name, launch, cell, seeded, passes, variants)
+
+
+def _check_kept(config: CheckConfig, cell: tuple[Step, ...], variants: Mapping[str, tuple[Step, ...]]) -> None:
+    """What vLLM's own cache is to serve alone can't have been cleared before the warm pass."""
+    if config.warm_from != "vllm":
+        return
+    for steps in variants.values() or [cell]:
+        emptied = None
+        for step in steps:
+            if step.action in EMPTYING:
+                emptied = step.action
+            elif step.action == "pass" and step.argument != "warm":
+                emptied = None
+            elif step.action == "pass" and emptied:
+                raise UsageError(
+                    f"check {config.name}: check.warm_from=vllm wants the warm pass from vLLM's own cache, and the "
+                    f"cell's {emptied} step empties it: take the step out, or use check.warm_from=lmcache."
+                )
 
 
 def check_cells(check: Check, cells: Iterable[Cell]) -> None:
@@ -249,9 +272,11 @@ def _pass(argument: str | Mapping[str, Any], where: str) -> Step:
     if not PASS_NAME.match(name):
         raise UsageError(f"{where}: a pass can't be called {name!r}: small letters, digits and _ make a name.")
     if concurrency is not None and (
-        isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1
+        isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_REQUESTS
     ):
-        raise UsageError(f"{where}: concurrency={concurrency!r} is no number of requests: write one from 1 on.")
+        raise UsageError(
+            f"{where}: concurrency={concurrency!r} is no number of requests: write one from 1 to {MOST_REQUESTS}."
+        )
     return Step("pass", name, concurrency)
 
 

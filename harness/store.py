@@ -48,7 +48,7 @@ class RunFolder:
         Raises:
             UsageError: it exists already, or can't be written.
         """
-        path = results_dir / _plain("run_id", run_id)
+        path = results_dir / plain_name("run_id", run_id)
         try:
             (path / "cells").mkdir(parents=True)
             (path / "launches").mkdir()
@@ -68,13 +68,16 @@ class RunFolder:
         Raises:
             UsageError: there is no such run, it still goes on, or its folder can't be written.
         """
-        folder = cls(results_dir / _plain("resume", run_id))
+        folder = cls(results_dir / plain_name("resume", run_id))
         if not (folder.path / "run.json").is_file():
             raise UsageError(f"resume={run_id}: {results_dir} holds no run of that name.")
         folder.lock()
         try:
+            for name in ("cells", "launches"):
+                own_folder(folder.path / name, folder.path)
             for half in (folder.path / "cells").glob("*.tmp-*"):
                 shutil.rmtree(half)
+            folder.release_reserve()  # where it is a link, what it points to is not ours
             (folder.path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
         except OSError as error:
             raise UsageError(f"{folder.path} can't be written: {error.strerror}.") from error
@@ -107,7 +110,7 @@ class RunFolder:
 
     def launch(self, launch_id: str) -> Path:
         """Folder of one server launch, made when it isn't there."""
-        path = self.path / "launches" / launch_id
+        path = own_folder(self.path / "launches" / plain_name("launch", launch_id), self.path)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -120,14 +123,29 @@ class RunFolder:
 
     def cell(self, cell_id: str) -> Path:
         """Folder of one finished cell; it exists only once the cell is complete."""
-        return self.path / "cells" / cell_id
+        return self.path / "cells" / plain_name("cell", cell_id)
 
     def cells(self) -> list[dict[str, Any]]:
         """Contents of every complete cell's cell.json, in the order in which they were measured."""
         cells = [
-            read_json(path) for path in (self.path / "cells").glob("*/cell.json") if ".tmp-" not in path.parent.name
+            self._read(path) for path in (self.path / "cells").glob("*/cell.json") if ".tmp-" not in path.parent.name
         ]
         return sorted(cells, key=lambda cell: str(cell["measured_at"]))
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        """One cell.json; what it names itself and its launch becomes part of paths, and may come from a stranger.
+
+        Raises:
+            UsageError: it can't be read, leads out of the run's folder, or has the name of another cell.
+        """
+        if not inside(path, self.path):
+            raise UsageError(f"{path} leads out of {self.path}, to {path.resolve()}: remove the link.")
+        cell = read_json(path)
+        if "cell" in cell and cell["cell"] != path.parent.name:
+            raise UsageError(f"{path} says that it is cell {cell['cell']}: its folder has to have that name.")
+        if "launch" in cell:
+            plain_name("launch", str(cell["launch"]))
+        return cell
 
 
 class NewFolder:
@@ -200,15 +218,37 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _plain(field: str, run_id: str) -> str:
-    if not run_id or Path(run_id).name != run_id or run_id in (".", ".."):
-        raise UsageError(f"{field}={run_id} must be a plain folder name.")
-    return run_id
+def plain_name(field: str, name: str) -> str:
+    """A name that stays in the folder that it is put behind.
+
+    Raises:
+        UsageError: it has parts, or names that folder or the one above.
+    """
+    if not name or Path(name).name != name or name in (".", "..") or "\0" in name:
+        raise UsageError(f"{field}={name} must be a plain folder name.")
+    return name
+
+
+def inside(path: Path, folder: Path) -> bool:
+    """Whether a path, links followed, lies in a folder: a results folder from elsewhere may hold links to anywhere."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def own_folder(path: Path, folder: Path) -> Path:
+    """A folder that is written into, when it does not lead out of the results folder.
+
+    Raises:
+        UsageError: it does.
+    """
+    if not inside(path, folder):
+        raise UsageError(f"{path} leads out of {folder}, to {path.resolve()}: remove the link.")
+    return path
 
 
 def _replace(path: Path, write: Any) -> None:
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
+        temporary.unlink(missing_ok=True)  # of a killed process, or a link to elsewhere
         write(temporary)
         temporary.replace(path)
     except BaseException as error:

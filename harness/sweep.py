@@ -12,6 +12,9 @@ from harness.errors import UsageError
 
 IN_BLOCKS = re.compile(r"^(?P<factor>\d+(\.\d+)?)?\s*\*?\s*N\s*(?P<offset>[+-]\s*\d+)?$")
 
+MOST_TOKENS = 10**7
+"""The largest budget."""
+
 FULL = "full"
 """The hit rate that retrieves all that can be retrieved."""
 
@@ -54,12 +57,14 @@ def budget_tokens(budget: object, block_size: int) -> int:
         UsageError: neither, or smaller than one block, which no step could fill.
     """
     text = str(budget).strip()
-    if text.isdecimal():
+    if text.isascii() and text.isdecimal():
         tokens = int(text)
-    elif found := IN_BLOCKS.match(text):
+    elif text.isascii() and (found := IN_BLOCKS.match(text)):
         tokens = round(float(found["factor"] or 1) * block_size) + int((found["offset"] or "0").replace(" ", ""))
     else:
         raise UsageError(f"sweep.budgets: {text!r} is no budget: write a number or N, 1.5N, 2N-1, 4N.")
+    if tokens > MOST_TOKENS:
+        raise UsageError(f"sweep.budgets: a budget of {text} is more than {MOST_TOKENS:,} tokens: no server takes it.")
     if tokens < block_size:
         raise UsageError(
             f"sweep.budgets: a budget of {tokens} tokens is less than one block of N = {block_size}: nothing could "

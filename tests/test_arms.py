@@ -71,12 +71,13 @@ class Runs:
         self.made.append((config.run_id, config.resume))
         arm = config.check.name
         folder = RunFolder(Path(config.results_dir) / arm)
-        (folder.path / "cells" / "cell").mkdir(parents=True, exist_ok=True)
+        (folder.path / "cells").mkdir(parents=True, exist_ok=True)
         write_json(folder.path / "run.json", {"status": "failed"})
         if arm in self.failing:
             raise self.failing[arm]
         judged = judge_cell(read_evidence(self.cell), config.gate)
-        write_json(folder.path / "cells" / "cell" / "cell.json", judged)
+        folder.cell(str(judged["cell"])).mkdir(exist_ok=True)
+        write_json(folder.cell(str(judged["cell"])) / "cell.json", judged)
         data = {"status": "complete", "verdict": judged["verdict"], "reasons": ["1 cell: all pass"]}
         write_json(folder.path / "run.json", data)
         return folder, data, 0

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from harness.config import CHOICES, RANGES, RunConfig, load_config, value_at
+from harness.checking import CHOICES, RANGES, value_at
+from harness.config import RunConfig, load_config
 from harness.errors import UsageError
 
 BASE: dict[str, Any] = {
@@ -107,4 +108,6 @@ def test_limits_that_are_left_open() -> None:
 
 
 def test_a_checkpoint_folder_is_accepted(tmp_path: Path) -> None:
+    assert "holds no config.json: give a checkpoint folder" in refusal(model__path=str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
     assert loaded(model__path=str(tmp_path)).model.path == str(tmp_path)

@@ -21,10 +21,8 @@ from harness.measure.provenance import (
     machine,
     provenance,
     versions,
-    without_passwords,
-    without_secrets,
-    without_secrets_in,
 )
+from harness.redaction import without_passwords, without_secrets, without_secrets_in
 
 HUSH = "hf_s3cret"
 

@@ -21,7 +21,7 @@ from harness.config import GateConfig, RunConfig
 from harness.equivalence.evidence import read_evidence
 from harness.equivalence.judge import judge_cell
 from harness.errors import HarnessError, UsageError
-from harness.measure.provenance import without_secrets_in
+from harness.redaction import without_secrets_in
 from harness.report.progress import RunProgress
 from harness.resume import check_versions, difference, is_bare, resumed_config
 from harness.runner import RunRecord, run

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.diagnosis.diagnose import Log
 from harness.errors import UsageError
+from harness.store import inside
 
 BLOCK = 1 << 20
 """Bytes that are read at once."""
@@ -16,7 +17,7 @@ LONG_LINE = 1 << 16
 
 def logs_below(paths: Sequence[str]) -> dict[Path, list[Path]]:
     """Log files by the folder they lie in, since those of one folder belong together: named files, and every
-    ``*.log`` below named folders.
+    ``*.log`` below named folders that does not lead out of them.
 
     Raises:
         UsageError: a path is not there, or a folder has no log.
@@ -26,7 +27,7 @@ def logs_below(paths: Sequence[str]) -> dict[Path, list[Path]]:
         path = Path(each).expanduser()
         if not path.exists():
             raise UsageError(f"{each}: no such file or folder.")
-        below = sorted(path.rglob("*.log")) if path.is_dir() else [path]
+        below = sorted(each for each in path.rglob("*.log") if inside(each, path)) if path.is_dir() else [path]
         if not below:
             raise UsageError(f"{each}: no *.log below this folder.")
         files.update(dict.fromkeys(below))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from harness.redaction import HIDDEN, SECRET, redacted
 
 PACKAGES = (
     "vllm",
@@ -35,13 +36,6 @@ KEPT_VARIABLES = (
     "HF_HUB_OFFLINE",
     "TORCH_",
 )
-
-SECRET = re.compile(r"TOKEN(?!S|IZ)|KEY|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-"""In the name of a variable or field; not in ``max_num_batched_tokens`` or ``TOKENIZERS_PARALLELISM``."""
-SECRET_ARGUMENT = re.compile(r"^(--(?:[\w.-]*[-_.])?(?:token|key|secret|password))(=.*)?$", re.IGNORECASE)
-URL_CREDENTIALS = re.compile(r"(\w+://)[^/\s\"']+@")
-"""``user:password@`` and ``token@``, up to the last @ of the host part."""
-HIDDEN = "***"
 
 VERSIONS_SCRIPT = """
 import importlib.metadata as m, json, platform, sys
@@ -111,46 +105,10 @@ def versions(python: str, env: Mapping[str, str]) -> dict[str, str]:
 def kept_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Variables that change how servers behave; a value whose name sounds like a secret is hidden."""
     return {
-        name: HIDDEN if SECRET.search(name) else without_passwords(value)
+        name: HIDDEN if SECRET.search(name) else redacted(value)
         for name, value in sorted(env.items())
         if name.startswith(KEPT_VARIABLES)
     }
-
-
-def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """A command line fit for files and screens: values of secret arguments and passwords in URLs are hidden."""
-    shown: list[str] = []
-    hiding = False
-    for argument in arguments:
-        if hiding and not argument.startswith("--"):
-            # Every one: vLLM takes several values after one --api-key.
-            shown.append(HIDDEN)
-        elif found := SECRET_ARGUMENT.match(argument):
-            shown.append(found[1] + (f"={HIDDEN}" if found[2] else ""))
-            hiding = not found[2]
-        else:
-            shown.append(without_passwords(argument))
-            hiding = False
-    return shown
-
-
-def without_secrets_in(value: Any) -> Any:
-    """A nested configuration fit for files: fields that sound like secrets, arguments and URLs are masked."""
-    if isinstance(value, Mapping):
-        return {
-            name: HIDDEN if isinstance(each, str) and SECRET.search(str(name)) else without_secrets_in(each)
-            for name, each in value.items()
-        }
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return without_secrets(value)
-    if isinstance(value, list):
-        return [without_secrets_in(each) for each in value]
-    return without_passwords(value) if isinstance(value, str) else value
-
-
-def without_passwords(text: str) -> str:
-    """A text whose URLs carry no user, password or token."""
-    return URL_CREDENTIALS.sub(rf"\1{HIDDEN}@", text)
 
 
 def _processor() -> str:
@@ -166,6 +124,6 @@ def _output(command: Sequence[str], env: Mapping[str, str] | None = None) -> str
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=60, env=dict(os.environ if env is None else env)
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: a NUL in a word
         return ""
     return done.stdout if done.returncode == 0 else ""

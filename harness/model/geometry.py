@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def geometry_from_config(config: dict[str, Any]) -> Geometry:
     """
     text = text_config(config)
     try:
-        return Geometry(
+        read = Geometry(
             layers=text["num_hidden_layers"],
             attention_layers=_attention_layers(text),
             key_heads=text["linear_num_key_heads"],
@@ -59,6 +59,14 @@ def geometry_from_config(config: dict[str, Any]) -> Geometry:
             f"config.json has no {missing}: the block size of this architecture can't be predicted; "
             "this harness covers Gated-DeltaNet hybrids (Qwen3.5 architecture)."
         ) from missing
+    except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise UsageError(f"config.json is not that of a checkpoint ({type(error).__name__}: {error}).") from error
+    for name, value in asdict(read).items():
+        if not isinstance(value, str) and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise UsageError(
+                f"config.json gives {value!r} for the model's {name}: a whole number from 1 on belongs there."
+            )
+    return read
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.measure.provenance import without_secrets
 from harness.model.rules import Severity
 from harness.model.sizes import GIB, L1_WATERMARK, Sizes
 from harness.model.support import FEATURES, status
 from harness.plan import Plan, PlannedLaunch, added_arguments, lmcache_line, vllm_line
+from harness.redaction import without_secrets
 from harness.servers.commands import Argument
 
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}

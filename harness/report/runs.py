@@ -14,7 +14,7 @@ from typing import Any
 from harness.equivalence.verdict import WORST_FIRST, Verdict, counted_cells
 from harness.errors import HarnessError, UsageError
 from harness.repro.bundle import FOLDER as REPRO
-from harness.store import RunFolder, read_json
+from harness.store import RunFolder, inside, read_json
 
 RECORD = "run.json"
 ATTRIBUTION = "attribution.json"
@@ -57,11 +57,16 @@ class Run:
     def repro(self, cell: Mapping[str, Any]) -> Path | None:
         """The repro bundle of a cell, if it has one."""
         path = self.path / "cells" / str(cell.get("cell")) / REPRO
-        return path if (path / "bundle.json").is_file() else None
+        return path if inside(path, self.path) and (path / "bundle.json").is_file() else None
 
     def logs(self) -> list[Path]:
         """Server logs of all launches, in the order of the launches' names."""
-        return [path for launch in sorted((self.path / "launches").glob("*")) for path in _present(launch, LOGS)]
+        return [
+            path
+            for launch in sorted((self.path / "launches").glob("*"))
+            for path in _present(launch, LOGS)
+            if inside(path, self.path)
+        ]
 
 
 def read_run(path: Path) -> Run:

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.config import RunConfig, load_config
 from harness.errors import UsageError
-from harness.measure.provenance import HIDDEN
+from harness.redaction import HIDDEN
 from harness.repro.bundle import Bundle, read_bundle
 from harness.resume import leaves
 from harness.workload.tasks import stored_task

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.errors import HarnessError, UsageError
 from harness.selftest.outcomes import TABLE
 from harness.selftest.summary import FILE
-from harness.store import NewFolder, read_json, write_json
+from harness.store import NewFolder, inside, read_json, write_json
 
 KEPT = ("run.json", "summary.csv", FILE, "selftest.csv", TABLE, "figures/selftest.png", "figures/selftest.svg")
 """Beside every ``cell.json``: :data:`TABLE` has what the detectors need of each document, so that launches, evidence
@@ -35,10 +35,10 @@ def reduce_run(path: Path, to: Path) -> Path:
     try:
         with NewFolder(to) as folder:
             for name in KEPT:
-                if (path / name).is_file():
+                if (path / name).is_file() and inside(path / name, path):
                     (folder / name).parent.mkdir(exist_ok=True)
                     shutil.copyfile(path / name, folder / name)
-            for cell in sorted((path / "cells").glob("*/cell.json")):
+            for cell in sorted(each for each in (path / "cells").glob("*/cell.json") if inside(each, path)):
                 (folder / "cells" / cell.parent.name).mkdir(parents=True)
                 shutil.copyfile(cell, folder / "cells" / cell.parent.name / "cell.json")
             for name in ("run.json", FILE):

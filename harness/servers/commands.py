@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.checking import ARGUMENTS, value_at
 from harness.config import RunConfig
 from harness.errors import UsageError
+from harness.redaction import HIDDEN, secret_argument
 from harness.servers.ports import LOOPBACK
 
 VLLM_STOP_S = 15
@@ -40,6 +42,16 @@ OWNED_BY_HARNESS = {
         "--disable-log-stats": "its counters are the evidence",
         "--uds": "servers bind loopback",
         "--config": "write its arguments out, so that they can be checked",
+        "--api-key": "servers bind loopback, and it sends no key",
+        "--hf-token": "set HF_TOKEN in the environment, since arguments can be read in logs and process lists",
+        "--headless": "it needs the HTTP server",
+        "--grpc": "it needs the HTTP server",
+        "--ssl-keyfile": "it speaks plain HTTP, over loopback",
+        "--ssl-certfile": "it speaks plain HTTP, over loopback",
+        "--root-path": "it asks for /v1",
+        "--help": "servers are to run",
+        "-h": "servers are to run",
+        "--version": "servers are to run",
     },
     "servers.lmcache.extra_args": {
         "--host": "servers bind loopback",
@@ -52,6 +64,9 @@ OWNED_BY_HARNESS = {
         "--separate-object-groups": "set model.separate_object_groups",
         "--no-separate-object-groups": "set model.separate_object_groups",
         "--l2-adapter": "set check.file_l2, which gives it an L2 that is cleared before a cold pass",
+        "--script-allowed-imports": "its endpoint that runs scripts stays off",
+        "--help": "servers are to run",
+        "-h": "servers are to run",
     },
 }
 """Arguments that ``extra_args`` may not set -> why, or which field does."""
@@ -70,6 +85,17 @@ def check_extra_args(config: RunConfig) -> None:
     owned_of_vllm = OWNED_BY_HARNESS["servers.vllm.extra_args"]
     _refuse("model.vllm_args", config.model.vllm_args, owned_of_vllm)
     _refuse("engine.vllm_args", config.engine.vllm_args, owned_of_vllm)
+    for field in ARGUMENTS:
+        _refuse_secrets(field, value_at(config, field))
+
+
+def _refuse_secrets(field: str, arguments: Sequence[str]) -> None:
+    """Arguments can be read by every user in the process list, and servers write them into their logs."""
+    if (name := secret_argument(arguments)) is not None:
+        raise UsageError(
+            f"{field} contains {name} with a secret ({HIDDEN}), and arguments can be read in logs and process lists: "
+            "set it as an environment variable, such as HF_TOKEN, before you start."
+        )
 
 
 def _refuse(field: str, arguments: Sequence[str], owned: Mapping[str, str]) -> None:
@@ -78,7 +104,8 @@ def _refuse(field: str, arguments: Sequence[str], owned: Mapping[str, str]) -> N
         name = argument.split("=", 1)[0].split(".", 1)[0].replace("_", "-")
         for whole, why in owned.items():
             if name == whole or (len(name) > 2 and name.startswith("--") and whole.startswith(name)):
-                raise UsageError(f"{field} contains {argument}, which sets {whole}, and the harness does: {why}.")
+                shown = argument.split("=", 1)[0] if whole in ("--api-key", "--hf-token") else argument
+                raise UsageError(f"{field} contains {shown}, which sets {whole}, and the harness does: {why}.")
 
 
 @dataclass(frozen=True, slots=True)

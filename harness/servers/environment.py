@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.config import RunConfig
+from harness.errors import UsageError
 
 OVERLAY = Path(__file__).parent / "cpu_engine"
 """Folder that makes vLLM's CPU build and LMCache work together; see its README."""
@@ -32,9 +33,43 @@ COMMON = {
 }
 
 
+OWNED_VARIABLES = {
+    "VLLM_SERVER_DEV_MODE": "vLLM's caches can't be reset without it, and it listens on loopback only",
+    "PYTHONHASHSEED": "both servers need the same one, or nothing is ever found",
+    "PYTHONSAFEPATH": "a module in the working directory must not shadow a library",
+    "TMPDIR": "each launch has a folder of its own, which is removed with it",
+}
+"""Variables that ``engine.env`` may not set -> why the harness does."""
+
+EXPOSING = {
+    "VLLM_HOST_IP": "servers listen on loopback",
+    "VLLM_LOOPBACK_IP": "servers listen on loopback",
+    "VLLM_DP_MASTER_IP": "servers listen on loopback",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": "servers listen on loopback",
+    "VLLM_EC_SIDE_CHANNEL_HOST": "servers listen on loopback",
+    "LMCACHE_COORDINATOR_ADVERTISE_IP": "servers listen on loopback",
+    "LMCACHE_RUN_SCRIPT_API_ENABLED": "it lets anyone who reaches LMCache run programs",
+    "VLLM_API_KEY": "servers listen on loopback, and the harness sends no key",
+}
+"""Variables that would make a server listen elsewhere, open more endpoints, or refuse the harness -> why they never
+reach one: ``engine.env`` may not set them, and those of the caller's environment are left out."""
+
+
+def check_variables(config: RunConfig) -> None:
+    """Refuses variables in ``engine.env`` that the harness sets itself, or that would expose a server.
+
+    Raises:
+        UsageError: naming the variable.
+    """
+    for name, why in (OWNED_VARIABLES | EXPOSING).items():
+        if name in config.engine.env:
+            raise UsageError(f"engine.env.{name} can't be set: {why}; leave it out.")
+
+
 def server_environment(config: RunConfig, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What both servers get: the caller's environment, the harness's own variables, the engine's, in this order."""
-    inherited = dict(os.environ if base is None else base)
+    """What both servers get: the caller's environment less what would expose them, the harness's own, the engine's."""
+    caller = os.environ if base is None else base
+    inherited = {name: value for name, value in caller.items() if name not in EXPOSING}
     env = inherited | added_environment(config)
     if "PYTHONPATH" in added_environment(config) and inherited.get("PYTHONPATH"):
         env["PYTHONPATH"] = os.pathsep.join([env["PYTHONPATH"], inherited["PYTHONPATH"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import uuid
@@ -25,11 +26,13 @@ from harness.servers.vllm import VllmServer
 Notify = Callable[[str], None]
 
 SCRATCH_PREFIX = "harness-"
+SCRATCH = re.compile(re.escape(SCRATCH_PREFIX) + "[0-9a-f]+")
+"""Its name: what is removed with it must not be somebody's ``harness-data``."""
 
 
 def scratch_folder(temporary: str) -> Path | None:
     """The temporary folder of a server, if it is one that a launch made for it."""
-    return Path(temporary) if Path(temporary).name.startswith(SCRATCH_PREFIX) else None
+    return Path(temporary) if SCRATCH.fullmatch(Path(temporary).name) else None
 
 
 class Stack:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from harness.errors import HarnessError
 from harness.report.figures.data import NothingToDraw, load_run
 from harness.report.figures.draw import FIGURES
-from harness.store import write_bytes
+from harness.store import own_folder, write_bytes
 
 FOLDER = "figures"
 
@@ -45,7 +45,7 @@ def write_figures(path: Path, only: Collection[str] = FIGURES) -> Drawn:
         HarnessError: it can't be written.
     """
     run, drawn = load_run(path), Drawn()
-    folder = path / FOLDER
+    folder = own_folder(path / FOLDER, path)
     for name in only:
         try:
             figure = FIGURES[name](run)

@@ -1,0 +1,94 @@
+"""What Hydra says about overrides, as one sentence with the nearest word that it knows; and what it lets through."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Iterator, Sequence
+
+from omegaconf import MISSING
+
+from harness.checking import first_line, nearest
+from harness.config import RunConfig, with_nearest_key
+from harness.errors import UsageError
+
+APPENDING = re.compile(r" To append to your config use \S+")
+"""Hydra's advice for an unknown field; here every field is known, so that it could only fail again."""
+
+UNKNOWN_CHOICE = re.compile(r"Could not find '(?P<group>[\w/]+)/(?P<word>[^'/]*)'.*Available options in '[^']*': (?P<known>.*)$")  # fmt: skip # noqa: E501
+
+UNKNOWN_FIELD = re.compile(r"Could not override '(?P<name>[^']*)'")
+
+ON_AND_OFF = ("true", "false")
+
+
+def hydra_sentence(error: Exception) -> str:
+    """Hydra's complaint and its cause, without tracebacks, search paths and links, with the nearest known word."""
+    told = " ".join(str(error).split("Config search path")[0].split("See https://")[0].split())
+    told = APPENDING.sub("", told).rstrip(".")
+    cause = f": {first_line(error.__cause__)}" if error.__cause__ else ""
+    hint = " (quote values that hold =, ~ or spaces: 'field=[\"--name=value\"]')" if "viable" in told.lower() else ""
+    if found := UNKNOWN_CHOICE.search(told):
+        return _ended(f"{told}; {nearest(found['word'], found['known'].split())}") if _close(found) else f"{told}."
+    if found := UNKNOWN_FIELD.search(told):
+        known = [name for name, _ in fields_of(RunConfig)]
+        return _ended(f"{told}{cause}; {_nearest_field(found['name'], known)}")
+    return _ended(f"{with_nearest_key(told + cause)}{hint}")
+
+
+def check_switches(overrides: Sequence[str]) -> None:
+    """Refuses numbers and words for fields that are on or off: OmegaConf takes any number for on.
+
+    Raises:
+        UsageError: naming the field, its value, and true and false.
+    """
+    switches = {name for name, kind in fields_of(RunConfig) if kind == "bool"}
+    for override in overrides:
+        name, _, value = override.lstrip("+").partition("=")
+        words = [word.strip().lower() for word in value.split(",")]
+        if name in switches and not value.startswith("$") and not set(words) <= set(ON_AND_OFF):
+            raise UsageError(f"{name}={value} is not a valid bool: write true or false.")
+
+
+def check_missing(overrides: Sequence[str]) -> None:
+    """Refuses ``???``, which OmegaConf takes for a value that is still to come, and a checked class for none.
+
+    Raises:
+        UsageError: naming the field.
+    """
+    for override in overrides:
+        name, _, value = override.lstrip("+").partition("=")
+        if value.strip("'\"") == MISSING:
+            raise UsageError(f"{name}={MISSING} stands for a missing value: give one, or leave it out.")
+
+
+def fields_of(schema: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted name and type, as it is written, of every field of a config, groups and lists among them."""
+    kinds = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        kind = kinds[field.name]
+        inner = [each for each in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(each)]
+        yield f"{prefix}{field.name}", str(field.type)
+        for each in inner:
+            assert isinstance(each, type)
+            yield from fields_of(each, f"{prefix}{field.name}.")
+
+
+def _nearest_field(name: str, known: Sequence[str]) -> str:
+    """The whole name if it is misspelt somewhere, else what there is where it goes wrong."""
+    if (told := nearest(name, known)).startswith("did"):
+        return told
+    parts = name.split(".")
+    right = next(n for n in range(len(parts), -1, -1) if n == 0 or ".".join(parts[:n]) in known)
+    prefix = ".".join(parts[:right])
+    beside = [each for each in known if each.rpartition(".")[0] == prefix]
+    return f"known: {', '.join(beside)}." if beside else f"{prefix} has no fields."
+
+
+def _close(found: re.Match[str]) -> bool:
+    return nearest(found["word"], found["known"].split()).startswith("did")
+
+
+def _ended(told: str) -> str:
+    return told if told.endswith(("?", ".", ")")) else f"{told}."
