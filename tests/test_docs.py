@@ -165,6 +165,8 @@ def _overrides(command: str, words: Sequence[str]) -> str | None:
             word = "check=all"
         elif several and not value.startswith("["):
             word = f"{name}={value.split(',')[0]}"
+        if name == "task.data_dir":  # a folder of the reader's
+            continue
         if name == "replay":
             # What it goes on top of is stored in the bundle.
             word = ""
