@@ -176,7 +176,7 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     Raises:
         HarnessError: the disk refuses.
     """
-    text = json.dumps(_finite(data), indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(finite(data), indent=2, ensure_ascii=False) + "\n"
     _replace(path, lambda temporary: temporary.write_text(text))
 
 
@@ -260,11 +260,12 @@ def _replace(path: Path, write: Any) -> None:
         ) from error
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The same data fit for JSON: plain numbers, and null for one that is not finite."""
     if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
+        return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

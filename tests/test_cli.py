@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from evidence import healthy, with_flow, write_cell
 
-from harness import cli
 from harness.cli import configs_folder, interruptible, main, with_engine
 from harness.config import GateConfig, RunConfig
 from harness.equivalence.evidence import Evidence, read_evidence
@@ -105,7 +104,7 @@ def test_an_unknown_option_is_refused(tmp_path: Path, capsys: Captured) -> None:
     [
         (["rnu"], "rnu is no command; did you mean run?"),
         (["reprot", "x"], "did you mean report?"),
-        (["xyzzy"], "xyzzy is no command; known: run, plan, model, report, selftest, diagnose, figures"),
+        (["xyzzy"], "xyzzy is no command; known: run, plan, model, report, open, compare, trend, figures"),
         (["task.limit=3"], "task.limit=3 is no command"),
     ],
 )
@@ -149,7 +148,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise code
         return RunFolder(Path("nowhere")), {"verdict": "told", "status": "complete", "error": None}, int(code)
 
-    monkeypatch.setattr(cli, "run", job)
+    monkeypatch.setattr("harness.cli.run.run", job)
     return codes
 
 

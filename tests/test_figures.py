@@ -22,7 +22,6 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from synthetic_run import BUDGETS, MODEL, RATES, Cell, cell, diverging, speed, sweep, timeline, write_run
 
-from harness import cli
 from harness.cli import main
 from harness.errors import HarnessError, UsageError
 from harness.report import figures
@@ -482,8 +481,8 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that has just ended with verdict fail, two cells, instead of real servers."""
     path = write_run(tmp_path / "synthetic", sweep(budgets=[127], rates=[0.0, 0.5]))
     record = {"verdict": "fail", "status": "complete", "error": None}
-    monkeypatch.setattr(cli, "run", lambda config, progress: (RunFolder(path), record, 1))
-    monkeypatch.setattr(cli, "print_run", lambda *_: print("the summary"))
+    monkeypatch.setattr("harness.cli.run.run", lambda config, progress: (RunFolder(path), record, 1))
+    monkeypatch.setattr("harness.cli.run.print_run", lambda *_: print("the summary"))
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     return path

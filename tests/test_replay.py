@@ -12,7 +12,6 @@ from evidence import healthy
 from repro_support import CELL, broken, ill_run
 from stack_support import composed
 
-from harness import cli
 from harness.cli import main
 from harness.config import RunConfig
 from harness.equivalence.evidence import read_evidence
@@ -43,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
         seen.append(config)
         raise UsageError("enough")
 
-    monkeypatch.setattr(cli, "run", run)
+    monkeypatch.setattr("harness.cli.run.run", run)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     return seen

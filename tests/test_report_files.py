@@ -12,7 +12,6 @@ import pytest
 from junitparser import JUnitXml
 from report_support import change_cell, failing, passing
 
-from harness import cli
 from harness.cli import main
 from harness.errors import HarnessError
 from harness.report import files
@@ -119,7 +118,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of one cell that has just failed its model, instead of real servers."""
     path = failing(tmp_path)
     record = read_json(path / "run.json")
-    monkeypatch.setattr(cli, "run", lambda config, progress: (RunFolder(path), record, 1))
+    monkeypatch.setattr("harness.cli.run.run", lambda config, progress: (RunFolder(path), record, 1))
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     return path

@@ -35,10 +35,12 @@ class RunProgress:
 
     Args:
         console: where to; None is stderr.
+        quiet: whether to tell warnings alone.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
         self.console = console or Console(stderr=True, highlight=False)
+        self._quiet = quiet
         self._began = time.monotonic()
         self._last_stage = ""
         self._progress = Progress(
@@ -48,7 +50,7 @@ class RunProgress:
             CountColumn(),
             TimeElapsedColumn(),
             console=self.console,
-            disable=not self.console.is_terminal,
+            disable=quiet or not self.console.is_terminal,
             transient=True,
         )
         self._task: TaskID | None = None
@@ -69,7 +71,7 @@ class RunProgress:
         stage = COUNTED_SECONDS.sub("", text)
         if stage != self._last_stage:
             self._last_stage = stage
-            if not self.console.is_terminal:
+            if not self.console.is_terminal and not self._quiet:
                 self.console.print(f"[{time.monotonic() - self._began:6.1f} s] {stage}", soft_wrap=True, markup=False)
             if self._task is not None:
                 self._progress.remove_task(self._task)
@@ -101,7 +103,8 @@ class RunProgress:
 
     def done(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(f"[{time.monotonic() - self._began:6.1f} s] {text}", soft_wrap=True, markup=False)
+        if not self._quiet:
+            self.console.print(f"[{time.monotonic() - self._began:6.1f} s] {text}", soft_wrap=True, markup=False)
 
     def warn(self, text: str) -> None:
         """A warning that stays."""

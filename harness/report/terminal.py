@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,19 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
         for reason in run.get("reasons", []):
             console.print(Text(f"  {reason}", style="dim"), soft_wrap=unwrapped)
     console.print(f"results: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def verdict_of_run(run: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> Text:
+    """The verdict of a run in one line: with its reason where it has one cell, with their counts where it has more."""
+    if run.get("verdict") is None:
+        told = f"{run.get('status')}, no verdict"
+        return Text(f"{told}: {run['error']}" if run.get("error") not in (None, run.get("status")) else told)
+    if len(cells) == 1:
+        return verdict_line(cells[0])
+    counts = Counter(str(cell["verdict"]) for cell in cells)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    text = Text(str(run["verdict"]).upper(), style=STYLES.get(str(run["verdict"]), ""))
+    return text.append(f": {len(cells)} cells: {told}." if cells else ".", style="default not bold")
 
 
 def what_ran(config: Mapping[str, Any]) -> str:

@@ -1,0 +1,1 @@
+"""Two runs beside one another: what differs in how they were made, and is the second one worse? Reads files alone."""
