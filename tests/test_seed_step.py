@@ -36,6 +36,9 @@ class StandInStack:
         self.vllm = VllmServer(process, standin.port, "pocket")
         self.lmcache = LMCacheServer(process, standin.port)
 
+    def settle(self) -> dict[str, float]:
+        return self.lmcache.wait_until_settled()
+
     def snapshot(self) -> Snapshot:
         return Snapshot(self.vllm.counters(), self.lmcache.counters())
 

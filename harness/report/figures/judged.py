@@ -92,10 +92,11 @@ def drift(run: RunData) -> Figure:
         f"beyond the first, {first:g} nats: {beyond}"
     )
     figure, (ax,) = new_figure(run, f"How far {of} answers are from cold's", note)
-    top = 10 * max(10.0, *(each.max(initial=0.0) for each in found.values()))
+    # Answers whose logits were no numbers are infinitely far: beyond the right edge.
+    top = 10 * max(10.0, *(each[np.isfinite(each)].max(initial=0.0) for each in found.values()))
     for name in (each for each in PASS_STYLES if each in found):
         style, values = PASS_STYLES[name], np.sort(found[name])
-        positions = np.concatenate([[EXACT], np.clip(values, EXACT, None), [top]])
+        positions = np.concatenate([[EXACT], np.clip(values, EXACT, top), [top]])
         counts = np.concatenate([[(values > EXACT).sum()], len(values) - 1 - np.arange(len(values)), [0]])
         counts = np.minimum(counts, counts[0])
         label = f"{name} (n = {len(values)})"
