@@ -17,7 +17,7 @@ from harness.errors import HarnessError, Interrupted, UsageError
 from harness.report.attribution import attribution_json
 from harness.report.progress import RunProgress
 from harness.runner import new_run_id, run
-from harness.store import RunFolder, plain_name, read_json, write_json
+from harness.store import RunFolder, plain_name, read_json, read_record, write_json
 
 COMPLETE, REFUSED, ERROR = "complete", "refused", "error"
 """What became of an arm: measured; its configuration can't do it; a server or the machine failed."""
@@ -171,7 +171,7 @@ def _measured(path: Path, arm: str) -> dict[str, Any] | None:
     """The record of an arm whose run is complete; None for any other."""
     if not (path / arm / "run.json").is_file():
         return None
-    data, cells = read_json(path / arm / "run.json"), RunFolder(path / arm).cells()
+    data, cells = read_record(path / arm), RunFolder(path / arm).cells()
     if data["status"] != "complete" or not cells:
         return None
     decision = judge_run(cells)

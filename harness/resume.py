@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from harness.config import RunConfig, load_config
 from harness.errors import UsageError
 from harness.redaction import HIDDEN, without_secrets_in
-from harness.store import read_json
+from harness.store import RECORD, read_record
 
 NAMING = ("resume", "run_id", "results_dir")
 """Fields that say which run and where, not what it measures."""
@@ -40,8 +40,8 @@ def resumed_config(given: RunConfig, *, bare: bool) -> RunConfig:
     Raises:
         UsageError: there is no such run, its configuration is another one, or it holds a secret that was not stored.
     """
-    path = Path(given.results_dir) / str(given.resume) / "run.json"
-    stored = load_config(OmegaConf.create(read_json(path)["config"]))
+    path = Path(given.results_dir) / str(given.resume) / RECORD
+    stored = load_config(OmegaConf.create(read_record(path.parent)["config"]))
     if bare:
         if hidden := [name for name, value in leaves(asdict(stored)) if HIDDEN in str(value)]:
             raise UsageError(

@@ -14,6 +14,7 @@ from typing import Any
 from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, judge_run
 from harness.errors import HarnessError, Interrupted, UsageError
+from harness.interrupts import held
 from harness.measure.provenance import provenance, versions
 from harness.model.predict import predicted_sizes
 from harness.model.rules import PROMPT_RULES, Facts, check_rules, obeyed
@@ -27,14 +28,17 @@ from harness.repro.replay import replayed_task
 from harness.resume import check_versions
 from harness.servers.commands import check_extra_args
 from harness.servers.environment import check_variables, server_environment
-from harness.servers.orphans import stop_orphans
+from harness.servers.leftovers import clear, find_leftovers
 from harness.servers.stack import Stack
 from harness.session import LaunchSession
 from harness.steps import Check, check_cells, parse_check
-from harness.store import SCHEMA, RunFolder, read_json, write_frame, write_json
+from harness.store import SCHEMA, FolderExistsError, RunFolder, read_record, write_frame, write_json
 from harness.sweep import Launch, launches, missing
 from harness.workload.prompts import set_hash
 from harness.workload.tasks import load_task
+
+TRIES = 20
+"""Names that are tried for a run; more than runs begin in one second."""
 
 
 def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, Any], int]:
@@ -65,14 +69,18 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     warnings = obeyed(check_rules(rule_facts(config, sizes, plan, lmcache, lengths)))
     progress.stage(f"loading task {config.task.name}")
     task = replayed_task(bundle, config.task.name) if bundle else load_task(config.task, block_size, config.model.path)
-    if config.resume is None:
-        folder = RunFolder.create(Path(config.results_dir), config.run_id or new_run_id(config))
-        record = RunRecord(folder, config, sizes)
-    else:
-        folder = RunFolder.reopen(Path(config.results_dir), config.resume)
-        record = RunRecord(folder, config, sizes, earlier=read_json(folder.path / "run.json"))
-        plan = left_to_do(plan, folder, progress)
-    for warning in warnings:
+    folder = new_folder(config) if config.resume is None else RunFolder.reopen(Path(config.results_dir), config.resume)
+    try:
+        if config.resume is None:
+            record = RunRecord(folder, config, sizes)
+        else:
+            record = RunRecord(folder, config, sizes, earlier=read_record(folder.path))
+            plan = left_to_do(plan, folder, progress)
+    except BaseException:
+        # Refused, interrupted, or no room for the record: the run is as it was before, and free for others.
+        folder.give_up()
+        raise
+    for warning in [*warnings, *warnings_of_leftovers(Path(config.results_dir))]:
         record.warn(warning, progress)
     progress.done(
         f"run {folder.path.name}: {len(plan)} launch(es), N = {block_size} predicted; results in {folder.path}"
@@ -82,7 +90,8 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
         for launch in plan:
             run_launch(config, check, launch, record, progress, task, bundle)
     except Interrupted:
-        record.finish("interrupted", error="interrupted")
+        with held(), suppress(HarnessError):
+            record.finish("interrupted", error="interrupted")
         progress.done(f"interrupted; what was measured before is in {folder.path}")
         raise
     except Exception as error:
@@ -94,14 +103,45 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     return folder, record.data, exit_code(verdict, config.gate.on_inconclusive)
 
 
+def new_folder(config: RunConfig) -> RunFolder:
+    """The folder of a new run; one that is named by the clock takes the next name where another run was faster.
+
+    Raises:
+        UsageError: run_id is taken, or the folder can't be written.
+    """
+    results = Path(config.results_dir)
+    if config.run_id is not None:
+        return RunFolder.create(results, config.run_id)
+    for _ in range(TRIES):
+        with suppress(FolderExistsError):
+            return RunFolder.create(results, new_run_id(config))
+    return RunFolder.create(results, new_run_id(config))
+
+
+def warnings_of_leftovers(results: Path) -> list[str]:
+    """What killed runs beside this one have left running or lying about, each with the command that clears it."""
+    warnings = []
+    for leftover in find_leftovers(results):
+        if leftover:
+            run = leftover.ledger.parent.parent.parent
+            warnings.append(
+                f"Run {run.name} was killed and has left {leftover.in_words()}, which take memory and time from this "
+                f"one. To end and remove them: python -m harness clean {run}"
+            )
+    return warnings
+
+
 def left_to_do(plan: list[Launch], folder: RunFolder, progress: RunProgress) -> list[Launch]:
     """The launches that a resumed run still needs, with room made for them.
 
     A launch whose cells are partly finished is launched again, for the others only: its cold pass runs again, since
     what the first one stored went with its servers.
     """
-    if stopped := stop_orphans(folder.path / "launches"):
-        progress.warn(f"stopped {stopped} server process(es) that the killed run had left.")
+    leftovers = find_leftovers(folder.path)
+    clear(leftovers)
+    for leftover in leftovers:
+        if leftover:
+            progress.warn(f"the killed run had left {leftover.in_words()}: ended and removed.")
     cells = [cell.id for launch in plan for cell in launch.cells]
     done = {str(cell["cell"]) for cell in folder.cells()}
     left = missing(plan, done)

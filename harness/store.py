@@ -30,6 +30,13 @@ RESERVE_BYTES = 64 * 1024
 """Kept while a run goes on, so that its end can be recorded on a full disk."""
 
 
+RECORD = "run.json"
+
+
+class FolderExistsError(UsageError):
+    """The folder of a new run is there already."""
+
+
 class RunFolder:
     """The folder of one run.
 
@@ -46,7 +53,8 @@ class RunFolder:
         """Makes the folder of a new run.
 
         Raises:
-            UsageError: it exists already, or can't be written.
+            FolderExistsError: it exists already.
+            UsageError: it can't be written.
         """
         path = results_dir / plain_name("run_id", run_id)
         try:
@@ -54,7 +62,7 @@ class RunFolder:
             (path / "launches").mkdir()
             (path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
         except FileExistsError as error:
-            raise UsageError(f"{path} exists already: choose another run_id or leave it out.") from error
+            raise FolderExistsError(f"{path} exists already: choose another run_id or leave it out.") from error
         except OSError as error:
             raise UsageError(f"results_dir={results_dir} can't be written: {error.strerror}.") from error
         folder = cls(path)
@@ -69,17 +77,17 @@ class RunFolder:
             UsageError: there is no such run, it still goes on, or its folder can't be written.
         """
         folder = cls(results_dir / plain_name("resume", run_id))
-        if not (folder.path / "run.json").is_file():
+        if not (folder.path / RECORD).is_file():
             raise UsageError(f"resume={run_id}: {results_dir} holds no run of that name.")
         folder.lock()
         try:
             for name in ("cells", "launches"):
                 own_folder(folder.path / name, folder.path)
-            for half in (folder.path / "cells").glob("*.tmp-*"):
-                shutil.rmtree(half)
+            folder.clear_halves()
             folder.release_reserve()  # where it is a link, what it points to is not ours
             (folder.path / RESERVE).write_bytes(bytes(RESERVE_BYTES))
         except OSError as error:
+            folder.unlock()
             raise UsageError(f"{folder.path} can't be written: {error.strerror}.") from error
         return folder
 
@@ -103,6 +111,26 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def clear_halves(self) -> int:
+        """Removes what a killed run had begun to write, and returns how much that was; the caller has locked it.
+
+        Raises:
+            OSError: the folder can't be written.
+        """
+        cells, files = list((self.path / "cells").glob("*.tmp-*")), list(self.path.glob(".*.tmp-*"))
+        for half in cells:
+            shutil.rmtree(half)
+        for half in files:
+            half.unlink(missing_ok=True)
+        return len(cells) + len(files)
+
+    def give_up(self) -> None:
+        """Ends a run that has not begun: a new one leaves no folder, an older one is as it was."""
+        self.release_reserve()
+        if not (self.path / RECORD).exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.unlock()
 
     def release_reserve(self) -> None:
         """Gives back the space that was kept for the last words of a run whose disk is full."""
@@ -243,6 +271,30 @@ def own_folder(path: Path, folder: Path) -> Path:
     if not inside(path, folder):
         raise UsageError(f"{path} leads out of {folder}, to {path.resolve()}: remove the link.")
     return path
+
+
+def read_record(run: Path) -> dict[str, Any]:
+    """Contents of a run's run.json.
+
+    Raises:
+        UsageError: it isn't there, isn't JSON, or was written by a later version of the harness.
+    """
+    record = read_json(run / RECORD)
+    check_schema(run / RECORD, record.get("schema", SCHEMA), SCHEMA)
+    return record
+
+
+def check_schema(path: Path, found: object, known: int) -> None:
+    """Refuses a file of a layout that this version does not know: what it says might mean something else.
+
+    Raises:
+        UsageError: with both numbers.
+    """
+    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= known:
+        raise UsageError(
+            f"{path} has schema {found!r}, and this version of the harness reads up to {known}: read it with the one "
+            "that wrote it, or a later one."
+        )
 
 
 def _replace(path: Path, write: Any) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from evidence import healthy, with_flow, write_cell
 
-from harness.cli import configs_folder, interruptible, main, with_engine
+from harness.cli import configs_folder, main, with_engine
 from harness.config import GateConfig, RunConfig
 from harness.equivalence.evidence import Evidence, read_evidence
 from harness.equivalence.judge import judge_cell
 from harness.errors import HarnessError, Interrupted
+from harness.interrupts import interruptible
 from harness.store import RunFolder, write_json
 
 
@@ -196,7 +197,10 @@ def test_an_interruption(jobs: list[Any], capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_become_an_exception_twice_and_are_restored(number: signal.Signals) -> None:
+def test_signals_become_an_exception_twice_and_are_restored(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.interrupts._leave_terminal", lambda: None)  # the terminal of this process
     before = signal.getsignal(number)
     with interruptible():
         for _ in range(2):

@@ -13,6 +13,7 @@ from standin import Handler, Reply, Seen, StandIn, Stream, completion, event, to
 
 from harness.config import LoadConfig
 from harness.servers.ports import free_ports
+from harness.workload import client
 from harness.workload.client import Target, request_body, send_all
 from harness.workload.prompts import Prompt
 from harness.workload.stream import RequestRecord
@@ -189,3 +190,15 @@ def test_ttft_of_a_retried_request_counts_from_the_last_send(server: StandIn) ->
     (record,) = send(server.url, 1, retries=1)
     assert record.ttft_s is not None and record.ttft_s < 0.2
     assert record.sent_s > 0.29
+
+
+@pytest.mark.parametrize(("status", "pauses"), [(None, True), (500, True), (400, False)])
+def test_a_place_that_failed_waits_before_it_asks_again(
+    server: StandIn, monkeypatch: pytest.MonkeyPatch, status: int | None, pauses: bool
+) -> None:
+    """A server that has just died would refuse all the others within milliseconds; one that finds fault is well."""
+    monkeypatch.setattr(client, "FAILED_PAUSE_S", 0.2)
+    server.on(PATH, Stream((), end="reset") if status is None else Reply("", status=status))
+    began = time.monotonic()
+    assert len(send(server.url, 4, concurrency=1)) == 4
+    assert (time.monotonic() - began >= 0.8) is pauses

@@ -46,9 +46,6 @@ OVERRIDING = {
 }
 """Commands that take overrides -> their fields that are none."""
 
-BESIDE = {"compare", "trend", "doctor", "open", "clean"}
-"""Commands that are built beside this page; a merge empties it."""
-
 PROGRAMS = {"sudo", "git", "pip", "srun", "lmcache", "vllm", "export", "cd", "jupyter"}
 """Other programs that the docs type."""
 
@@ -65,7 +62,7 @@ PLACEHOLDERS = {
 def known_commands(capsys: pytest.CaptureFixture[str]) -> set[str]:
     """Commands that the command line itself lists."""
     assert main(["--help"]) == 0
-    return set(re.findall(r"^  ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)) - {"python"} | BESIDE
+    return set(re.findall(r"^  ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)) - {"python"}
 
 
 def problem(line: str, commands: set[str]) -> str | None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,6 @@ from harness.redaction import without_secrets_in
 from harness.report.progress import RunProgress
 from harness.resume import check_versions, difference, is_bare, resumed_config
 from harness.runner import RunRecord, run
-from harness.servers.orphans import stop_orphans
 from harness.store import NewFolder, RunFolder, read_json, write_json
 from harness.sweep import Cell, Launch
 
@@ -315,34 +311,36 @@ def test_other_versions_are_refused(tmp_path: Path, servers: Servers, monkeypatc
         go_on(tmp_path)
 
 
-# --- what a killed harness left running --------------------------------------------------------------------
+def test_a_refused_resume_leaves_the_run_as_it_was(
+    tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.dies_at = CELLS[2]
+    with pytest.raises(HarnessError):
+        begin(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    monkeypatch.setattr(runner, "provenance", lambda *_: {"versions": {"vllm": {"vllm": "9"}}})
+    with pytest.raises(UsageError):
+        go_on(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    RunFolder.reopen(tmp_path, "run").unlock()
 
 
-def sleeper(folder: Path, temporary: str) -> subprocess.Popen[bytes]:
-    env = {"PATH": os.environ["PATH"], "TMPDIR": temporary}
-    script = "import subprocess, sys; subprocess.run(['sleep', '120'])"
-    return subprocess.Popen([sys.executable, "-c", script], cwd=folder, env=env, start_new_session=True)
+@pytest.mark.parametrize("schema", [2, 0, "1", True, None])
+def test_a_run_of_another_layout_is_refused_by_whoever_reads_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], schema: object
+) -> None:
+    stored(tmp_path)
+    path = tmp_path / "run" / "run.json"
+    write_json(path, read_json(path) | {"schema": schema})
+    for command in (["run", f"results_dir={tmp_path}", "resume=run"], ["report", str(tmp_path / "run")]):
+        assert main(command) == 2
+        assert (
+            f"run.json has schema {schema!r}, and this version of the harness reads up to 1" in capsys.readouterr().err
+        )
 
 
-def test_servers_of_a_killed_run_are_stopped_and_nothing_else(tmp_path: Path) -> None:
-    launch, other = tmp_path / "launches" / "a", tmp_path / "elsewhere"
-    scratch = tmp_path / "harness-1234"
-    for folder in (launch, other, scratch):
-        folder.mkdir(parents=True)
-    server, shell, neighbour = (
-        sleeper(launch, str(scratch)),
-        sleeper(launch, "/tmp"),
-        sleeper(other, str(tmp_path / "harness-5678")),
-    )
-    time.sleep(0.5)
-    try:
-        assert stop_orphans(tmp_path / "launches") == 2, "the server and its child"
-        assert server.poll() is not None, "gone, and its exit code with it: psutil has waited for it"
-        assert shell.poll() is None and neighbour.poll() is None
-        assert not scratch.exists()
-        assert stop_orphans(tmp_path / "launches") == 0
-    finally:
-        for each in (server, shell, neighbour):
-            if each.poll() is None:
-                os.killpg(each.pid, signal.SIGKILL)
-                each.wait()
+def test_half_written_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
+    folder = killed_run(tmp_path)
+    (folder.path / ".run.json.tmp-4711").write_text("{")
+    RunFolder.reopen(tmp_path, "run").unlock()
+    assert sorted(path.name for path in folder.path.iterdir()) == [".reserve", "cells", "launches", "run.json"]

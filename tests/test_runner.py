@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from stack_support import composed
 
 from harness.runner import new_run_id
-from harness.servers.stack import Stack
+from harness.servers.stack import Stack, scratch_folder
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,12 @@ def test_a_python_without_the_packages_says_what_to_do(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "set up with `make demo`" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_temporary_folder_is_short_enough_for_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's sockets have 36 characters below it, and 107 in all."""
+    for parent, kept in ((Path("/var/tmp"), True), (tmp_path / ("long" * 20), False)):
+        monkeypatch.setattr(tempfile, "tempdir", str(parent))
+        folder = scratch_folder()
+        assert (folder.parent == parent) is kept
+        assert len(str(folder)) + 1 + 36 <= 107

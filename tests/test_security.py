@@ -23,8 +23,8 @@ from harness.report.figures import write_figures
 from harness.report.runs import read_run
 from harness.servers.commands import check_extra_args, lmcache_command, vllm_command
 from harness.servers.environment import EXPOSING, OWNED_VARIABLES, check_variables, server_environment
+from harness.servers.leftovers import SCRATCH
 from harness.servers.process import ServerProcess
-from harness.servers.stack import scratch_folder
 from harness.store import RunFolder, read_json, write_json
 
 Captured = pytest.CaptureFixture[str]
@@ -301,8 +301,8 @@ def test_arms_do_not_name_another_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["harness-data", "harness-", "data", "harness-12/../../x"])
 def test_only_a_launchs_own_folder_is_removed(name: str) -> None:
-    assert scratch_folder(f"/tmp/{name}") is None
-    assert scratch_folder("/tmp/harness-0a1b2c3d4e5f") is not None
+    assert SCRATCH.fullmatch(name) is None
+    assert SCRATCH.fullmatch("harness-0a1b2c3d4e5f") is not None
 
 
 def test_logs_and_warnings_are_escaped_in_the_page(tmp_path: Path) -> None:

@@ -29,12 +29,17 @@ COMPLETIONS = "/v1/completions"
 class StandInStack:
     """Both servers, played by one stand-in."""
 
+    has_lmcache = True
+
     def __init__(self, standin: StandIn, folder: Path) -> None:
         log = folder / "server.log"
         log.write_text("all is well\n")
         process = ServerProcess("server", ["true"], {}, log)
         self.vllm = VllmServer(process, standin.port, "pocket")
         self.lmcache = LMCacheServer(process, standin.port)
+
+    def check(self, during: str = "") -> None:
+        """Its servers are alive."""
 
     def settle(self) -> dict[str, float]:
         return self.lmcache.wait_until_settled()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from harness.cli.catalog import usage
     from harness.cli.compose import compose_config, configs_folder, register, with_engine
     from harness.cli.diagnose import diagnose_command
-    from harness.cli.dispatch import complain, interruptible, main
+    from harness.cli.dispatch import complain, main
     from harness.cli.figures import figures_command
     from harness.cli.model import model_command
     from harness.cli.options import split_format
@@ -26,7 +26,6 @@ __all__ = [
     "configs_folder",
     "diagnose_command",
     "figures_command",
-    "interruptible",
     "main",
     "model_command",
     "plan_command",
@@ -42,7 +41,6 @@ _HOMES = {
     "complain": "dispatch",
     "compose_config": "compose",
     "configs_folder": "compose",
-    "interruptible": "dispatch",
     "main": "dispatch",
     "register": "compose",
     "split_format": "options",

@@ -179,6 +179,17 @@ _ALL = (
         "folders",
     ),
     Command(
+        "clean",
+        "end and remove what killed runs have left; results are kept",
+        "RUN… | RESULTS",
+        "Finds processes that a killed harness has left by their recorded pid and start time, never by name, ends them "
+        "and removes their shared memory and temporary folders.",
+        (("RUN", "a results folder; the folder of all results stands for every run in it"),),
+        (("clean results/<run id>", "as a warning of the next run says"), ("clean results", "after a bad night")),
+        "0 nothing is left · 3 a process can't be ended",
+        "folders",
+    ),
+    Command(
         "selftest",
         "does the gate bite? known damage must be seen",
         "[short] [field=value …] | from=RUN[,RUN] [into=DIR]",

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
-from types import FrameType
 
 from rich.console import Console
 
 from harness.checking import nearest
 from harness.cli.catalog import COMMANDS, Command, help_of, usage
 from harness.errors import HarnessError, Interrupted, UsageError
+from harness.interrupts import interruptible
 
 HELP = ("-h", "--help")
 
@@ -39,13 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         Console(stderr=True).print_exception()
         return HarnessError.exit_code
     except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted: nothing of this run goes on", style="yellow")
+        with suppress(OSError):
+            Console(stderr=True).print("interrupted: nothing of this run goes on", style="yellow")
         return Interrupted.exit_code
 
 
 def complain(error: HarnessError) -> int:
     """Tells a failure on stderr and returns its exit code."""
-    Console(stderr=True, highlight=False).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+    with suppress(OSError):  # the reader of stderr may be gone; the exit code tells it as well
+        Console(stderr=True, highlight=False).print(f"error: {error}", style="red", markup=False, soft_wrap=True)
     return error.exit_code
 
 
@@ -76,25 +77,3 @@ def _pipe_closed() -> int:
     """Nobody reads on (``… | head``): no traceback, here and at Python's end; but not a pass either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return HarnessError.exit_code
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Turns SIGINT, SIGTERM and SIGHUP into an exception, so that servers are stopped on the way out.
-
-    The second signal cuts the graceful stop short, and further ones are ignored: then the rest is being killed.
-    """
-    received = 0
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        nonlocal received
-        received += 1
-        if received <= 2:
-            raise Interrupted(signal.Signals(signum).name)
-
-    previous = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.report.files import PAGE, write_report
-from harness.report.runs import RECORD, expand, read_run
+from harness.report.runs import expand, read_run
+from harness.store import RECORD
 
 
 def open_command(arguments: Sequence[str]) -> int:

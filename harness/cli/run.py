@@ -31,8 +31,8 @@ from harness.report.progress import RunProgress
 from harness.report.terminal import print_run, verdict_of_run
 from harness.repro.replay import replayed_config
 from harness.resume import is_bare, resumed_config
-from harness.runner import run
-from harness.store import RunFolder, finite, read_json
+from harness.runner import run, warnings_of_leftovers
+from harness.store import RunFolder, finite, read_record
 
 SEVERITY = (130, 3, 2, 1, 4, 0)
 """Exit codes from worst to best: what a multirun ends with."""
@@ -166,15 +166,19 @@ def run_all_arms(config: RunConfig, overrides: Sequence[str], output: Output) ->
     """
     check_arms(config.check.arms, sorted(each.stem for each in (configs_folder() / "check").glob("*.yaml")))
 
+    leftovers = warnings_of_leftovers(Path(config.results_dir))
+
     def compose(arm: str) -> RunConfig:
         return load_config(hydra.compose("run", overrides=arm_overrides(overrides, arm)))
 
     def shown(path: Path) -> None:
         folder = RunFolder(path)
         if not output.quiet:
-            print_run(output.summary(), read_json(path / "run.json"), folder.cells(), str(path))
+            print_run(output.summary(), read_record(path), folder.cells(), str(path))
 
     with output.progress() as progress:
+        for warning in leftovers:
+            progress.warn(warning)
         arms = run_arms(config, compose, progress, shown)
     if output.quiet:
         told = attribution_json(arms.records)["meaning"]

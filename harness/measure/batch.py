@@ -9,10 +9,13 @@ from dataclasses import dataclass
 import aiohttp
 
 from harness.errors import ServerError
-from harness.measure.counters import read_gauges
+from harness.measure.counters import Counters, read_gauges
 
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
+
+NOT_READ = "The batch size can't be read from {url}/metrics"
+NOT_TESTED = "This vLLM release is not one that was tested (0.32.0), or it runs with --disable-log-stats."
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,17 @@ def read_batch(text: str, t_s: float) -> BatchSample:
     """
     values = read_gauges(text, [RUNNING, WAITING])
     return BatchSample(t_s, values[RUNNING], values[WAITING])
+
+
+def check_reported(counters: Counters, url: str) -> None:
+    """Refuses a vLLM that does not report its batch, before a pass is sent for nothing.
+
+    Raises:
+        ServerError: naming the gauge.
+    """
+    for name in (RUNNING, WAITING):
+        if name not in counters:
+            raise ServerError(f"{NOT_READ.format(url=url)}: {name} is not reported. {NOT_TESTED}")
 
 
 class BatchSampler:
@@ -62,10 +76,7 @@ class BatchSampler:
         self._task.cancel()
         (ended,) = await asyncio.gather(self._task, return_exceptions=True)
         if isinstance(ended, ValueError) and kind is None:
-            raise ServerError(
-                f"The batch size can't be read from {self.url}/metrics: {ended}. "
-                "This vLLM release is not one that was tested (0.32.0), or it runs with --disable-log-stats."
-            ) from ended
+            raise ServerError(f"{NOT_READ.format(url=self.url)}: {ended}. {NOT_TESTED}") from ended
 
     async def _run(self) -> None:
         began = time.perf_counter()

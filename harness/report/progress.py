@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -64,7 +65,8 @@ class RunProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        with suppress(OSError):
+            self._progress.stop()
 
     def stage(self, text: str, total: int | None = None) -> None:
         """A new thing is going on, of ``total`` steps where that is known; repeated texts only count on."""
@@ -72,7 +74,7 @@ class RunProgress:
         if stage != self._last_stage:
             self._last_stage = stage
             if not self.console.is_terminal and not self._quiet:
-                self.console.print(f"[{time.monotonic() - self._began:6.1f} s] {stage}", soft_wrap=True, markup=False)
+                self._say(f"[{time.monotonic() - self._began:6.1f} s] {stage}")
             if self._task is not None:
                 self._progress.remove_task(self._task)
             shown = f"{self.outlook}: {stage}" if self._cells_done else stage
@@ -104,11 +106,16 @@ class RunProgress:
     def done(self, text: str) -> None:
         """A line that stays."""
         if not self._quiet:
-            self.console.print(f"[{time.monotonic() - self._began:6.1f} s] {text}", soft_wrap=True, markup=False)
+            self._say(f"[{time.monotonic() - self._began:6.1f} s] {text}")
 
     def warn(self, text: str) -> None:
         """A warning that stays."""
-        self.console.print(f"warning: {text}", style="yellow", soft_wrap=True, markup=False)
+        self._say(f"warning: {text}", style="yellow")
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        # Servers are stopped between two lines: nobody reading any more (a closed pipe) must not prevent that.
+        with suppress(OSError):
+            self.console.print(text, style=style, soft_wrap=True, markup=False)
 
 
 def about(seconds: float) -> str:

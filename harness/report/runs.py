@@ -14,9 +14,8 @@ from typing import Any
 from harness.equivalence.verdict import WORST_FIRST, Verdict, counted_cells
 from harness.errors import HarnessError, UsageError
 from harness.repro.bundle import FOLDER as REPRO
-from harness.store import RunFolder, inside, read_json
+from harness.store import RECORD, RunFolder, inside, read_json, read_record
 
-RECORD = "run.json"
 ATTRIBUTION = "attribution.json"
 LOGS = ("vllm.log", "lmcache.log")
 
@@ -75,7 +74,7 @@ def read_run(path: Path) -> Run:
     Raises:
         UsageError: it holds no run, or a file of it is not JSON.
     """
-    record = read_json(path / RECORD)
+    record = read_record(path)
     try:
         cells = tuple(RunFolder(path).cells())
     except KeyError as error:

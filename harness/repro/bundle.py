@@ -20,7 +20,7 @@ from harness.equivalence.documents import compare_documents
 from harness.equivalence.evidence import Evidence, read_evidence
 from harness.errors import UsageError
 from harness.repro.side_by_side import side_by_side
-from harness.store import NewFolder, RunFolder, read_json, write_json
+from harness.store import NewFolder, RunFolder, read_json, read_record, write_json
 from harness.sweep import FULL
 from harness.workload.prompts import Prompt, from_frame
 
@@ -83,7 +83,7 @@ def write_bundle(run: RunFolder, cell_id: str) -> Path | None:
     cell = read_json(folder / "cell.json")
     if cell["verdict"] not in ("fail", "invalid") or cell["paired"] is None:
         return None
-    record, evidence = read_json(run.path / "run.json"), read_evidence(folder)
+    record, evidence = read_record(run.path), read_evidence(folder)
     sent = pd.read_parquet(run.path / "launches" / cell["launch"] / "prompts.parquet")
     compared = compare_documents(evidence.passes["cold"], evidence.passes["warm"], cell["gate"]["drift_margin_nats"])
     chosen = _choose(from_frame(sent), evidence, compared)

@@ -22,7 +22,7 @@ from harness.equivalence.evidence import Evidence, read_evidence
 from harness.equivalence.verdict import Verdict
 from harness.errors import UsageError
 from harness.selftest.kinds import NONE, expected_verdict
-from harness.store import RunFolder, read_json
+from harness.store import RunFolder, read_record
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -136,7 +136,7 @@ def read_run(path: Path) -> Measured:
     Raises:
         UsageError: it holds no run, or a file is missing.
     """
-    record = read_json(path / "run.json")
+    record = read_record(path)
     healthy = record.get("config", {}).get("check", {}).get("name") == HEALTHY_CHECK
     cells = RunFolder(path).cells()
     told = [cell for cell in cells if cell.get("damage") or (healthy and cell["paired"])]

@@ -32,6 +32,8 @@ class LMCacheServer:
         l2_dir: folder of its file-system L2; None when it has none.
     """
 
+    HEALTH = "/healthcheck"
+
     def __init__(self, process: ServerProcess, http_port: int, l2_dir: Path | None = None) -> None:
         self.process = process
         self.http = Endpoint("LMCache", f"http://{LOOPBACK}:{http_port}", process.explanation)
@@ -39,7 +41,7 @@ class LMCacheServer:
 
     def healthy(self) -> bool:
         """Whether its health endpoint is green."""
-        return self.http.answers("/healthcheck")
+        return self.http.answers(self.HEALTH)
 
     def counters(self) -> Counters:
         """All its counters; empty before the first traffic."""
@@ -56,12 +58,13 @@ class LMCacheServer:
             What was seen: ``{"attempts": n, "objects_left": 0}``.
 
         Raises:
-            ServerError: objects are still held after :data:`CLEAR_S` seconds.
+            ServerError: objects are still held after :data:`CLEAR_S` seconds, or a server ended.
         """
         attempts = held = 0
 
         def emptied() -> int | None:
             nonlocal attempts, held
+            self.process.check(" while LMCache was being cleared")
             attempts += 1
             self.http.post("/cache/clear")
             held = self._sum_of("l1_manager", "total_object_count")
@@ -71,7 +74,7 @@ class LMCacheServer:
             raise ServerError(
                 f"LMCache still holds {held} objects after {attempts} clear requests in {CLEAR_S:g} s: "
                 "something keeps them locked (a request still in flight?). Its locks run out by themselves "
-                f"after minutes; {self.http.url}/status shows them."
+                f"after minutes; {self.http.url}/status shows them. {self.process.suspended()}".rstrip()
             )
         return {"attempts": attempts, "objects_left": 0}
 
@@ -82,7 +85,7 @@ class LMCacheServer:
             The counters that decided it.
 
         Raises:
-            ServerError: they did not settle within :data:`SETTLE_S` seconds.
+            ServerError: they did not settle within :data:`SETTLE_S` seconds, or a server ended.
         """
         seen = wait_until_stable(self._settled_counters, SETTLE_S)
         if seen is None:
@@ -90,15 +93,17 @@ class LMCacheServer:
             told = ", ".join(f"{n.removeprefix('lmcache_mp_')}={counters.get(n)}" for p in PAIRS for n in p)
             raise ServerError(
                 f"LMCache did not settle within {SETTLE_S:g} s ({told}): stores or retrieves are stuck. "
+                + self.process.suspended()
                 + self.process.log_excerpt()
             )
         return dict(seen)
 
-    def stop(self) -> list[Path]:
-        """Ends it; see :meth:`ServerProcess.stop`."""
-        return self.process.stop(STOP_S)
+    def stop(self, *, hurried: bool = False) -> list[Path]:
+        """Ends it, at once if ``hurried``; see :meth:`ServerProcess.stop`."""
+        return self.process.stop(0.0 if hurried else STOP_S)
 
     def _settled_counters(self) -> tuple[tuple[str, float], ...] | None:
+        self.process.check(" while stores were landing in LMCache")
         counters = self.counters()
         if any(counters.get(submitted, 0) != counters.get(finished, 0) for submitted, finished in PAIRS):
             return None

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,13 +14,15 @@ import psutil
 
 from harness.diagnosis.diagnose import Diagnosis, Log, diagnose
 from harness.diagnosis.files import blocks_of, lines_before
-from harness.errors import ServerError, UsageError
+from harness.errors import HarnessError, ServerError, UsageError
+from harness.interrupts import held
+from harness.servers import family
 from harness.servers.logs import telling_lines
 from harness.servers.shared_memory import mapped_segments, present_segments, remove_segments
 
 POLL_S = 0.2
-FIRM_STOP_S = 10.0
-"""How long a killed process may take to vanish."""
+FIRM_STOP_S = 30.0
+"""How long a killed process may take to vanish: giving back its memory took one more than 10 s on a busy machine."""
 
 
 class ServerProcess:
@@ -32,9 +34,17 @@ class ServerProcess:
         env: its whole environment.
         log: file that gets its output; its folder is the working directory, so that a stray module in the
             user's folder is never imported in place of a library.
+        on_family: told whenever there is more of it than was known: processes and shared-memory segments.
     """
 
-    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        on_family: Callable[[ServerProcess], None] = lambda _: None,
+    ) -> None:
         self.name = name
         self.command = list(command)
         self.env = dict(env)
@@ -42,10 +52,13 @@ class ServerProcess:
         self.beside: list[ServerProcess] = []
         """Servers that it works with: what stopped it may stand in their logs only."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._on_family = on_family
         self._started = 0.0
         self._log_start = 0
-        self._family: set[psutil.Process] = set()
-        self._segments: set[Path] = set()
+        self.family: set[psutil.Process] = set()
+        """Its processes, as far as they were seen."""
+        self.segments: set[Path] = set()
+        """Shared memory that it made, as far as it was seen."""
         self._segments_of_others: set[Path] = set()
 
     @property
@@ -62,7 +75,8 @@ class ServerProcess:
         self._segments_of_others = present_segments()
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            with self.log.open("ab") as output:
+            # A signal between the start and the note of its pid would leave a server that nobody knows.
+            with self.log.open("ab") as output, held():
                 self._log_start = output.tell()
                 self._process = subprocess.Popen(
                     self.command,
@@ -73,11 +87,12 @@ class ServerProcess:
                     env=self.env,
                     start_new_session=True,
                 )
+                self._started = time.monotonic()
         except OSError as error:
             raise ServerError(
                 f"{self.name} could not be started: {error.filename or self.command[0]}: {error.strerror}."
             ) from error
-        self._started = time.monotonic()
+        self.note_family()
 
     def alive(self) -> bool:
         """Whether the leader still runs."""
@@ -101,7 +116,7 @@ class ServerProcess:
             self.note_family()
             if not self.alive():
                 raise ServerError(
-                    f"{self.name} {self._how_it_ended()} after {waited:.0f} s, before it was ready. "
+                    f"{self.name} {self.how_it_ended()} after {waited:.0f} s, before it was ready. "
                     + self.log_excerpt()
                 )
             if ready():
@@ -109,7 +124,9 @@ class ServerProcess:
                 return waited
             if waited > timeout_s:
                 raise ServerError(
-                    f"{self.name} was not ready after {waited:.0f} s (limit {timeout_s:.0f} s). " + self.log_excerpt()
+                    f"{self.name} was not ready after {waited:.0f} s (limit {timeout_s:.0f} s). "
+                    + self.suspended()
+                    + self.log_excerpt()
                 )
             on_wait(waited)
             time.sleep(POLL_S)
@@ -122,9 +139,44 @@ class ServerProcess:
         return ""
 
     def explanation(self) -> str:
-        """Why it does not answer, as far as can be told: how it ended if it did, and what its log says."""
-        ended = f"It {self._how_it_ended()}. " if self._process and not self.alive() else ""
-        return ended + self.log_excerpt()
+        """Why it does not answer, as far as can be told: how it or one beside it ended, or that it was stopped; and
+        what its log says.
+        """
+        if self.ended():
+            return f"It {self.how_it_ended()}. {self.log_excerpt()}"
+        for other in self.beside:
+            if other.ended():
+                return f"{other.name} {other.how_it_ended()}. {other.log_excerpt()}"
+        return self.suspended() + self.log_excerpt()
+
+    def ended(self) -> bool:
+        """Whether it was started, was not stopped here, and runs no more."""
+        return self._process is not None and not self.alive()
+
+    def suspended(self) -> str:
+        """A sentence about those of its processes, and of those beside it, that something has stopped; or nothing."""
+        told = ""
+        for each in [self, *self.beside]:
+            if pids := sorted(process.pid for process in family.stopped(each.family)):
+                several = len(pids) > 1
+                told += (
+                    f"{each.name}'s process{'es' * several} {', '.join(map(str, pids))} {'were' if several else 'was'} "
+                    "stopped (SIGSTOP, or a debugger; kill -CONT lets it go on). "
+                )
+        return told
+
+    def check(self, when: str = "") -> None:
+        """Sees whether it and those beside it still run.
+
+        Args:
+            when: told with it, as in `` during the cold pass``.
+
+        Raises:
+            ServerError: one of them ended; the one that was started first, since others may have ended for its sake.
+        """
+        for each in sorted([self, *self.beside], key=lambda process: process._started):
+            if each.ended():
+                raise ServerError(f"{each.name} {each.how_it_ended()}{when}. {each.log_excerpt()}")
 
     def log_excerpt(self) -> str:
         """What its log says, for an error message: the line that is the cause, what it means and what mends it where
@@ -168,13 +220,15 @@ class ServerProcess:
         """Remembers its processes and shared memory while they can still be seen."""
         if self._process is None:
             return
+        known = len(self.family), len(self.segments)
         if self.alive():
             with suppress(psutil.NoSuchProcess):
-                leader = psutil.Process(self._process.pid)
-                self._family |= {leader, *leader.children(recursive=True)}
-        self._family |= set(self._in_group())
-        mapped = mapped_segments(process.pid for process in self._family if process.is_running())
-        self._segments |= mapped - self._segments_of_others
+                self.family |= family.with_children([psutil.Process(self._process.pid)])
+        self.family |= family.in_group(self._group)
+        mapped = mapped_segments(process.pid for process in self.family if process.is_running())
+        self.segments |= mapped - self._segments_of_others
+        if known != (len(self.family), len(self.segments)):
+            self._on_family(self)
 
     def stop(self, grace_s: float) -> list[Path]:
         """SIGTERM, then SIGKILL after ``grace_s`` seconds, then what is left of it is removed.
@@ -187,47 +241,36 @@ class ServerProcess:
         """
         if self._process is None:
             return []
-        self.note_family()
-        if self.alive():
-            self._process.send_signal(signal.SIGTERM)
-        else:
-            # The leader would have told the others.
-            for process in self._members():
-                with suppress(psutil.NoSuchProcess):
-                    process.terminate()
         try:
-            self._wait_until_gone(grace_s)
+            # A disk that refuses the note of it must not keep it running.
+            with suppress(HarnessError):
+                self.note_family()
+            if self.alive():
+                self._process.send_signal(signal.SIGTERM)
+            else:
+                # The leader would have told the others.
+                family.tell_to_end(self._members())
+            family.wait_until(self._gone, grace_s)
         finally:
             # Reached by a second Ctrl-C as well: then the rest is ended at once, and still nothing is left.
             try:
                 self._kill()
             finally:
-                removed = remove_segments(self._segments)
+                removed = remove_segments(self.segments)
         self._process = None
         return removed
 
-    def _how_it_ended(self) -> str:
+    def how_it_ended(self) -> str:
+        """``exited with code 1``, ``was ended by signal 9 (…)``."""
         code = self._process.returncode if self._process else None
         if code is None or code >= 0:
             return f"exited with code {code}"
         hint = "; out of memory?" if -code == signal.SIGKILL else ""
         return f"was ended by signal {-code} ({signal.strsignal(-code)}{hint})"
 
-    def _in_group(self) -> Iterator[psutil.Process]:
-        """Processes of its group, found without its leader too; one that left the group is in ``_family`` only."""
-        for pid in psutil.pids():
-            with suppress(OSError, psutil.NoSuchProcess):
-                if os.getpgid(pid) == self._group:
-                    yield psutil.Process(pid)
-
     def _members(self) -> list[psutil.Process]:
-        """Processes of it that still run; a zombie has nothing left to stop, and nobody may ever reap it."""
-        members = []
-        for process in self._family | set(self._in_group()):
-            with suppress(psutil.NoSuchProcess):
-                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                    members.append(process)
-        return members
+        """Processes of it that still run; one that left its group is in ``family`` only."""
+        return family.running(self.family | family.in_group(self._group))
 
     def _gone(self) -> bool:
         return not self.alive() and not self._members()
@@ -237,23 +280,13 @@ class ServerProcess:
         assert self._process is not None
         return self._process.pid
 
-    def _wait_until_gone(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        while not self._gone():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
-
     def _kill(self) -> None:
         if self._gone():
             return
         with suppress(ProcessLookupError):
             os.killpg(self._group, signal.SIGKILL)
-        for process in self._members():
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        if not self._wait_until_gone(FIRM_STOP_S):
+        family.kill(self._members())
+        if not family.wait_until(self._gone, FIRM_STOP_S):
             pids = [process.pid for process in self._members()]
             raise ServerError(
                 f"{self.name} could not be stopped: processes {pids} survive SIGKILL after {FIRM_STOP_S:.0f} s "

@@ -15,6 +15,7 @@ from harness.servers.process import ServerProcess
 from harness.servers.waiting import wait_for
 
 RESET_S = 60.0
+STOP_S = VLLM_STOP_S + 15.0
 
 
 class VllmServer:
@@ -26,6 +27,8 @@ class VllmServer:
         model: served model name.
     """
 
+    HEALTH = "/health"
+
     def __init__(self, process: ServerProcess, port: int, model: str) -> None:
         self.process = process
         self.http = Endpoint("vLLM", f"http://{LOOPBACK}:{port}", process.explanation)
@@ -33,7 +36,7 @@ class VllmServer:
 
     def healthy(self) -> bool:
         """Whether its health endpoint is green."""
-        return self.http.answers("/health")
+        return self.http.answers(self.HEALTH)
 
     def counters(self) -> Counters:
         """All its counters."""
@@ -59,13 +62,14 @@ class VllmServer:
             ``{"attempts": n, "success": True}``.
 
         Raises:
-            ServerError: it kept refusing for :data:`RESET_S` seconds, the endpoint isn't there, or it doesn't say
-                whether it succeeded.
+            ServerError: it kept refusing for :data:`RESET_S` seconds, the endpoint isn't there, it doesn't say whether
+                it succeeded, or a server ended.
         """
         attempts = 0
 
         def accepted() -> bool | None:
             nonlocal attempts
+            self.process.check(" while vLLM's prefix cache was being reset")
             attempts += 1
             body = self._post_reset()
             if not isinstance(body, dict) or "success" not in body:
@@ -80,7 +84,9 @@ class VllmServer:
         if wait_for(accepted, RESET_S) is None:
             raise ServerError(
                 f"vLLM refused {attempts} times in {RESET_S:g} s to reset its prefix cache: blocks are still held "
-                "by a request or by a store on its way to LMCache. " + self.process.log_excerpt()
+                "by a request or by a store on its way to LMCache. "
+                + self.process.suspended()
+                + self.process.log_excerpt()
             )
         return {"attempts": attempts, "success": True}
 
@@ -103,6 +109,6 @@ class VllmServer:
         """Longest prompt plus answer in tokens."""
         return int(self.http.json("/v1/models")["data"][0]["max_model_len"])
 
-    def stop(self) -> list[Path]:
-        """Ends it; see :meth:`ServerProcess.stop`."""
-        return self.process.stop(VLLM_STOP_S + 15.0)
+    def stop(self, *, hurried: bool = False) -> list[Path]:
+        """Ends it, at once if ``hurried``; see :meth:`ServerProcess.stop`."""
+        return self.process.stop(0.0 if hurried else STOP_S)

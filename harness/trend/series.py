@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from harness.compare.match import key_of, model_of
 from harness.errors import UsageError
-from harness.report.runs import RECORD, Run, find, read_run
+from harness.report.runs import Run, find, read_run
+from harness.store import RECORD
 
 DEPTH = 3
 """Folders below the one that is named: runs of arms lie one deeper than others, nights perhaps another."""

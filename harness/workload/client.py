@@ -16,8 +16,22 @@ from harness.workload.stream import CompletionStream, RequestRecord, StreamError
 LOST = (aiohttp.ClientError, ConnectionError)
 """What may be re-sent: the connection broke.  An answer that says no would say no again."""
 
+
+class Refused(StreamError):
+    """The server is well, and finds this request wrong."""
+
+
 BROKEN = (*LOST, StreamError, asyncio.TimeoutError)
 """What ends one request and not the pass."""
+
+
+FAILED_PAUSE_S = 0.5
+"""After a request that failed, its place sends nothing for so long: else a server that has just died would be asked
+for all the others, and refuse them within milliseconds, before anybody could see that it is dead."""
+
+
+NO_END = "no end within"
+"""Begins the error of a request that took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +100,8 @@ async def _send_one(
             await _stream(session, prompt, target, record, began)
         except BROKEN as error:
             record.error = _in_words(error, load.request_timeout_s)
+            if not isinstance(error, asyncio.TimeoutError | Refused):
+                await asyncio.sleep(FAILED_PAUSE_S)
             if attempt < load.retries and isinstance(error, LOST):
                 attempt += 1
                 continue
@@ -100,7 +116,8 @@ async def _stream(
     async with session.post(f"{target.url}/v1/completions", json=body) as response:
         if response.status != 200:
             text = await response.text(errors="replace")
-            raise StreamError(f"HTTP {response.status}: {text[:300].strip() or 'an empty page'}")
+            kind = Refused if 400 <= response.status < 500 else StreamError
+            raise kind(f"HTTP {response.status}: {text[:300].strip() or 'an empty page'}")
         stream = CompletionStream(record)
         async for data in response.content.iter_any():
             stream.feed(data, time.perf_counter() - began)
@@ -109,7 +126,7 @@ async def _stream(
 
 def _in_words(error: Exception, timeout_s: float) -> str:
     if isinstance(error, asyncio.TimeoutError):
-        return f"no end within {timeout_s:g} s (load.request_timeout_s)"
+        return f"{NO_END} {timeout_s:g} s (load.request_timeout_s)"
     if isinstance(error, StreamError):
         return str(error)
     return f"the connection broke: {type(error).__name__}: {error}"

@@ -6,7 +6,6 @@ answered, then scores, then, once LMCache has settled, the counters.  ``pass.jso
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -17,13 +16,14 @@ import pandas as pd
 
 from harness.config import LoadConfig, TaskConfig
 from harness.errors import ServerError
-from harness.measure.batch import BatchSample, BatchSampler
+from harness.measure.batch import BatchSample, BatchSampler, check_reported
 from harness.measure.counters import token_flow
 from harness.servers.stack import Stack
 from harness.store import write_frame, write_json
 from harness.workload.client import Target, send_all
 from harness.workload.prompts import Prompt, order_for
 from harness.workload.stream import RequestRecord
+from harness.workload.watch import Watch
 
 WARM_UP_PROMPTS = 8
 """Enough to fill the batch once at the default concurrency."""
@@ -55,13 +55,15 @@ def run_pass(
         on_done: called after every request.
 
     Raises:
-        ServerError: a server does not answer, or stores never land.
+        ServerError: a server ended or hangs, or stores never land; what was answered before is written.
         HarnessError: lm-eval can't score it, or the disk refuses.
     """
     from harness.workload.scoring import score_pass
 
     folder.mkdir(parents=True)
+    stack.note()
     before = stack.snapshot()
+    check_reported(before.vllm, stack.vllm.http.url)
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     ordered = [prompts[index] for index in order_for(order or name, len(prompts), load.seed)]
     sending = _Sending(name, stack, folder, load, ordered, on_done)
@@ -88,9 +90,8 @@ def warm_up(stack: Stack, load: LoadConfig, prompts: Sequence[Prompt]) -> None:
     Twice, so that LMCache's retrieve path is warm as well; the caller clears both caches afterwards.
     """
     few = list(prompts[:WARM_UP_PROMPTS])
-    target = Target(stack.vllm.http.url, stack.vllm.model)
     for _ in range(2):
-        asyncio.run(send_all(few, target, load, lambda _: None))
+        _send_watched("warm-up", stack, load, few, lambda _: None)
         stack.settle()
         stack.vllm.reset_prefix_cache()
 
@@ -121,7 +122,7 @@ def seed_prefixes(
 
     before = stack.snapshot()
     ordered = [requests[index] for index in order_for("seed", len(requests), load.seed)]
-    asyncio.run(send_all(ordered, Target(stack.vllm.http.url, stack.vllm.model), load, done))
+    _send_watched("seeding", stack, load, ordered, done)
     if failed := [record.error for record in records if record.error]:
         raise ServerError(
             f"{len(failed)} of {len(requests)} prefixes were not seeded, the first because {failed[0]}: LMCache does "
@@ -133,6 +134,22 @@ def seed_prefixes(
         "tokens": sum(len(request.token_ids) for request in requests),
         "chunks_written": token_flow(before, stack.snapshot()).chunks_written,
     }
+
+
+def _send_watched(
+    during: str,
+    stack: Stack,
+    load: LoadConfig,
+    prompts: Sequence[Prompt],
+    on_done: Callable[[RequestRecord], None],
+) -> None:
+    watch = Watch(stack, load, lambda: during)
+
+    def done(record: RequestRecord) -> None:
+        watch.saw(record)
+        on_done(record)
+
+    watch.run(send_all(prompts, Target(stack.vllm.http.url, stack.vllm.model), load, done))
 
 
 class _Sending:
@@ -148,6 +165,7 @@ class _Sending:
         on_done: Callable[[], None],
     ) -> None:
         self.name, self.folder, self.load, self.on_done = name, folder, load, on_done
+        self.watch = Watch(stack, load, self._during)
         self.target = Target(stack.vllm.http.url, stack.vllm.model)
         self.ordered = ordered
         self.sampler = BatchSampler(self.target.url, load.sample_hz)
@@ -157,7 +175,7 @@ class _Sending:
     def send(self) -> Sequence[RequestRecord]:
         """Sends everything once."""
         try:
-            self.wall_s = asyncio.run(self._send())
+            self.wall_s = self.watch.run(self._send())
         finally:
             sent_tokens = {prompt.doc_id: len(prompt.token_ids) for prompt in self.ordered}
             write_frame(self.folder / "requests.parquet", requests_frame(self.name, self.records, sent_tokens))
@@ -168,8 +186,12 @@ class _Sending:
         async with self.sampler:
             return await send_all(self.ordered, self.target, self.load, self._done)
 
+    def _during(self) -> str:
+        return f"the {self.name} pass, after {len(self.records)} of {len(self.ordered)} requests"
+
     def _done(self, record: RequestRecord) -> None:
         self.records.append(record)
+        self.watch.saw(record)
         self.on_done()
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.errors import UsageError
 from harness.report.cells import Cell, budget, reused_blocks, target, tells_speed, warm_throughput, warm_ttft_ms
-from harness.store import RunFolder, read_json
+from harness.store import RunFolder, read_record
 
 
 class NothingToDraw(Exception):
@@ -81,7 +81,7 @@ def load_run(path: Path) -> RunData:
     Raises:
         UsageError: it holds no run, a file can't be read, or a field is missing.
     """
-    record = read_json(path / "run.json")
+    record = read_record(path)
     try:
         cells = tuple(RunFolder(path).cells())
         for cell in cells:
