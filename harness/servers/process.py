@@ -21,6 +21,9 @@ from harness.servers.logs import telling_lines
 from harness.servers.shared_memory import mapped_segments, present_segments, remove_segments
 
 POLL_S = 0.2
+ENDING_S = 0.5
+"""How long an error about a server waits to learn whether that one has just ended."""
+
 FIRM_STOP_S = 30.0
 """How long a killed process may take to vanish: giving back its memory took one more than 10 s on a busy machine."""
 
@@ -142,6 +145,10 @@ class ServerProcess:
         """Why it does not answer, as far as can be told: how it or one beside it ended, or that it was stopped; and
         what its log says.
         """
+        # A server that was killed answers no more a moment before it has ended.
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=ENDING_S)
         if self.ended():
             return f"It {self.how_it_ended()}. {self.log_excerpt()}"
         for other in self.beside:
