@@ -24,6 +24,8 @@ from harness.report.page.theme import FIGURES, PAGE
 from harness.report.runs import Run, read_run
 from harness.store import read_json, write_json
 
+LOGS = Path(__file__).parent / "data" / "logs"
+
 Captured = pytest.CaptureFixture[str]
 
 REFERENCE = Path(__file__).parent.parent / "results" / "reference-batched-tokens-pocket"
@@ -149,6 +151,22 @@ def test_logs_and_warnings(tmp_path: Path) -> None:
     found = read(path)
     assert f"odd {EVIL}" in found.text
     assert ("a", {"href": "launches/budget127-r1/vllm.log"}) in found.tags
+
+
+def test_what_the_logs_say(tmp_path: Path) -> None:
+    path = make_run(tmp_path, status="failed", verdict=None, error="vLLM exited")
+    launch = path / "launches" / "budget32-r1"
+    launch.mkdir(parents=True)
+    said = f"ValueError: <b>{EVIL}</b> nobody knows"
+    (launch / "vllm.log").write_text((LOGS / "budget" / "vllm.log").read_text() + said + "\n")
+    found = read(path)
+    assert found.column("What the logs say", "launch")[0] == "budget32-r1"
+    assert found.column("What the logs say", "kind")[0] == "error"
+    assert "sweep.budgets=[2N-1]" in found.column("What the logs say", "override")[0]
+    assert "vllm.log:" in found.column("What the logs say", "line that shows it")[0]
+    assert any(said in line for line in found.column("What the logs say", "line that shows it"))
+    (launch / "vllm.log").write_text((LOGS / "healthy" / "vllm.log").read_text())
+    assert "Nothing wrong is seen in the servers' logs." in read(path).text
 
 
 def test_arms(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from harness.report.headline import Headline, headline
 from harness.report.runs import Run, as_counted, most_telling, relative
 from harness.report.sweep import recommendation
 from harness.report.table import Table, without_column
+from harness.report.tables.logs import logs_table
 from harness.report.tables.overview import cells_table, runs_table
 from harness.report.tables.score import drift_tables, reuse_table, score_table
 from harness.report.tables.setup import configuration_tables, launch_tables, provenance_tables
@@ -164,7 +165,7 @@ def _answers(run: Run) -> Section:
 
 
 def _diagnosis(run: Run, out: Path) -> Section:
-    """The run's error, its warnings, and where the servers' logs are."""
+    """The run's error, its warnings, what the servers' logs say, and where they are."""
     error = run.record.get("error")
     warnings = run.record.get("warnings") or []
     sentences = [f"Error: {error}"] if error else ["The run recorded no error."]
@@ -172,7 +173,10 @@ def _diagnosis(run: Run, out: Path) -> Section:
     links = tuple(Link(f"{path.parent.name}/{path.name}", relative(path, out)) for path in run.logs())
     if not links:
         sentences.append("No server log lies in the folder.")
-    return Section("diagnosis", "Diagnosis", tuple(sentences), links=links)
+    table = logs_table(run)
+    if links and not table.rows:
+        sentences.append("Nothing wrong is seen in the servers' logs.")
+    return Section("diagnosis", "Diagnosis", tuple(sentences), (table,) if table.rows else (), links=links)
 
 
 def _arms(attribution: Mapping[str, Any]) -> Section:
