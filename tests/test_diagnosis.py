@@ -432,7 +432,7 @@ def test_a_server_tells_what_stands_in_the_others_log(tmp_path: Path) -> None:
 def test_the_servers_of_a_launch_know_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = Stack(compose_config([]), budget=127, chunk_size=64, folder=tmp_path)
     monkeypatch.setattr(Stack, "_process", lambda _, name: server(name, tmp_path / f"{name.lower()}.log"))
-    monkeypatch.setattr(Stack, "_wait", lambda *_: None)
+    monkeypatch.setattr(Stack, "_start", lambda *_: None)
     stack._start_lmcache()
     stack._start_vllm()
     vllm, lmcache = stack.vllm.process, stack.lmcache.process
