@@ -95,7 +95,7 @@ def _serving(plan: Plan) -> str:
     planned = plan.launches[0]
     environment = added_environment(plan.config)
     shown = " ".join(f"{name}={value}" for name, value in sorted(environment.items()) if name != "PYTHONPATH")
-    commands = [_command(lmcache_line(planned)), _command(vllm_line(plan.config, planned))]
+    commands = [_command(_portable(line)) for line in (lmcache_line(planned), vllm_line(plan.config, planned))]
     told = (
         "The CPU builds need the folder `harness/servers/cpu_engine` on `PYTHONPATH` beside these ([its README]"
         "(../../harness/servers/cpu_engine/README.md) says why), which a run sees to.\n\n"
@@ -107,7 +107,12 @@ def _serving(plan: Plan) -> str:
         f"```bash\n{commands[0]}\n```\n\n```bash\n{commands[1]}\n```\n\n"
         f"Both get `{shown}`. {told}`python -m harness plan model={plan.config.model.name}` says why each argument is "
         "there.\n"
-    ).replace(str(CHECKPOINT), "harness/pocket/checkpoint")
+    )
+
+
+def _portable(line: Sequence[str]) -> list[str]:
+    """A command without the place of this checkout, whose length would decide where its lines are broken."""
+    return [word.replace(str(CHECKPOINT), "harness/pocket/checkpoint") for word in line]
 
 
 def _measuring(plan: Plan, compose: Compose) -> str:
