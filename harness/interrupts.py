@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import stat
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -20,6 +20,10 @@ from harness.errors import Interrupted
 T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+CANCEL_AGAIN_S = 0.5
+"""A task that outlives its cancellation for so long is cancelled again: aiohttp takes one that comes with its own
+timeout for that timeout, and goes on."""
 
 OBEYED = 2
 """The second signal cuts the graceful stop short; further ones are ignored: then the rest is being killed."""
@@ -89,6 +93,15 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     finally:
         # In place of whatever the cancelled work ended with.
         _raise_waiting()
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancels tasks and returns when all have ended, whatever they ended with."""
+    going = {task for task in tasks if not task.done()}
+    while going:
+        for task in going:
+            task.cancel()
+        _, going = await asyncio.wait(going, timeout=CANCEL_AGAIN_S)
 
 
 def _handle(signum: int, frame: FrameType | None) -> None:

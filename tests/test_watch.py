@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from standin import Reply, StandIn
 
+from harness import interrupts
 from harness.config import LoadConfig
 from harness.errors import ServerError
 from harness.workload import watch
@@ -137,3 +138,23 @@ def test_what_the_sending_raises_is_told(servers: Servers) -> None:
 
     with pytest.raises(ServerError, match="of its own"):
         watching(servers).run(sending())
+
+
+def test_what_swallows_its_cancellation_is_cancelled_again(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As aiohttp did once in some hundred passes: the pass was over, and the run waited for ever."""
+    monkeypatch.setattr(interrupts, "CANCEL_AGAIN_S", 0.05)
+    swallowed: list[bool] = []
+
+    async def stubborn() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if swallowed:
+                    raise
+                swallowed.append(True)
+
+    watched = watching(servers)
+    monkeypatch.setattr(watched, "_ask", stubborn)
+    assert watched.run(asyncio.wait_for(sleep(0.1), 10)) == 7
+    assert swallowed

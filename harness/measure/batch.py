@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from harness.errors import ServerError
+from harness.interrupts import end_tasks
 from harness.measure.counters import Counters, read_gauges
 
 RUNNING = "vllm:num_requests_running"
@@ -73,8 +74,8 @@ class BatchSampler:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._task is not None
-        self._task.cancel()
-        (ended,) = await asyncio.gather(self._task, return_exceptions=True)
+        await end_tasks([self._task])
+        ended = None if self._task.cancelled() else self._task.exception()
         if isinstance(ended, ValueError) and kind is None:
             raise ServerError(f"{NOT_READ.format(url=self.url)}: {ended}. {NOT_TESTED}") from ended
 

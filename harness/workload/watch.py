@@ -11,7 +11,7 @@ import aiohttp
 
 from harness.config import LoadConfig
 from harness.errors import ServerError
-from harness.interrupts import run_async
+from harness.interrupts import end_tasks, run_async
 from harness.servers.stack import Stack
 from harness.workload.client import NO_END
 from harness.workload.stream import RequestRecord
@@ -64,14 +64,12 @@ class Watch:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(tasks)
         # Requests that failed because their server died are no answer of a server.
         self.stack.check(f" during {self.during()}")
-        for each in ended[1:]:
-            if isinstance(each, Exception):
-                raise each
+        for task in tasks[1:]:
+            if not task.cancelled() and (error := task.exception()):
+                raise error
         result: T = tasks[0].result()
         return result
 
