@@ -22,8 +22,8 @@ T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 CANCEL_AGAIN_S = 0.5
-"""A task that outlives its cancellation for so long is cancelled again: aiohttp takes one that comes with its own
-timeout for that timeout, and goes on."""
+"""A task that outlives its cancellation for so long is cancelled again: a library may take one that comes
+with its own timeout for that timeout, and go on, as aiohttp did."""
 
 OBEYED = 2
 """The second signal cuts the graceful stop short; further ones are ignored: then the rest is being killed."""
@@ -73,11 +73,13 @@ def held() -> Iterator[None]:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` that a signal ends without a traceback: what runs is cancelled, and cleans up.
+    """``asyncio.run``, on uvloop, that a signal ends without a traceback: what runs is cancelled, and cleans up.
 
     Raises:
         Interrupted: a signal came.
     """
+
+    import uvloop  # here: a page of help does not wait for it
 
     async def cancellable() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -89,7 +91,8 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
             _State.leave_loop = None
 
     try:
-        return asyncio.run(cancellable())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(cancellable())
     finally:
         # In place of whatever the cancelled work ended with.
         _raise_waiting()

@@ -122,7 +122,10 @@ BAD: list[tuple[Handler, str]] = [
     (Stream((tokens(5), b"data: {\n\n")), r"^malformed event b'\{'$"),
     (Stream((tokens(5), event({"error": {"message": "KV load failed"}}))), "^the server reported: KV load failed$"),
     (Stream((tokens(5), tokens(6))), "^the stream ended early, after 2 tokens$"),
-    (Stream((tokens(5),), pause_s=0.02, end="reset"), "^the connection broke: ClientPayloadError: "),
+    (
+        Stream((tokens(5),), pause_s=0.02, end="reset"),
+        "^the connection broke: the server closed it in the middle",
+    ),
     (Stream((), end="reset"), "^the connection broke: "),
     (Stream((tokens(5),), end="hang"), r"^no end within 0\.7 s \(load\.request_timeout_s\)$"),
 ]
@@ -151,7 +154,10 @@ def test_one_failed_request_is_recorded_and_the_others_go_on(server: StandIn, ba
 def test_nobody_there() -> None:
     (port,) = free_ports(1)
     (record,) = send(f"http://127.0.0.1:{port}", 1)
-    assert record.error is not None and record.error.startswith("the connection broke: ClientConnectorError: ")
+    assert (
+        record.error is not None
+        and record.error == f"the connection broke: 127.0.0.1:{port} can't be reached: Connection refused"
+    )
     assert record.ttft_s is None
 
 

@@ -6,14 +6,15 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-import aiohttp
-
 from harness.errors import ServerError
 from harness.interrupts import end_tasks
 from harness.measure.counters import Counters, read_gauges
+from harness.workload.connection import BrokenConnection, Connection
 
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
+
+LOOK_TIMEOUT_S = 5.0
 
 NOT_READ = "The batch size can't be read from {url}/metrics"
 NOT_TESTED = "This vLLM release is not one that was tested (0.32.0), or it runs with --disable-log-stats."
@@ -81,13 +82,22 @@ class BatchSampler:
 
     async def _run(self) -> None:
         began = time.perf_counter()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
+        connection = Connection(self.url)
+        try:
             while True:
                 turn = time.perf_counter()
-                try:
-                    async with session.get(self.url + "/metrics", raise_for_status=True) as response:
-                        text = await response.text()
-                    self.samples.append(read_batch(text, time.perf_counter() - began))
-                except (aiohttp.ClientError, TimeoutError):
-                    self.missed += 1
+                await self._look(connection, began)
                 await asyncio.sleep(max(0.0, self.every_s - (time.perf_counter() - turn)))
+        finally:
+            connection.close()
+
+    async def _look(self, connection: Connection, began: float) -> None:
+        try:
+            answer = await connection.request("GET", "/metrics", timeout_s=LOOK_TIMEOUT_S)
+        except (BrokenConnection, TimeoutError):
+            self.missed += 1
+            return
+        if answer.status != 200:
+            self.missed += 1
+            return
+        self.samples.append(read_batch(answer.body.decode(errors="replace"), time.perf_counter() - began))

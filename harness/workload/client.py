@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import aiohttp
+import msgspec
 
 from harness.config import LoadConfig
+from harness.workload.connection import BrokenConnection, Connection
 from harness.workload.prompts import Prompt
 from harness.workload.stream import CompletionStream, RequestRecord, StreamError
 
-LOST = (aiohttp.ClientError, ConnectionError)
-"""What may be re-sent: the connection broke.  An answer that says no would say no again."""
+PATH = "/v1/completions"
 
 
 class Refused(StreamError):
     """The server is well, and finds this request wrong."""
 
 
-BROKEN = (*LOST, StreamError, asyncio.TimeoutError)
+BROKEN = (BrokenConnection, StreamError, TimeoutError)
 """What ends one request and not the pass."""
 
 
@@ -78,55 +78,58 @@ async def send_all(
     """
     began = time.perf_counter()
     waiting = iter(prompts)
-    timeout = aiohttp.ClientTimeout(total=load.request_timeout_s)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
 
-        async def worker() -> None:
+    async def worker() -> None:
+        connection = Connection(target.url)
+        try:
             for prompt in waiting:
-                on_done(await _send_one(session, prompt, target, load, began))
+                on_done(await _send_one(connection, prompt, target, load, began))
+        finally:
+            connection.close()
 
-        await asyncio.gather(*(worker() for _ in range(min(load.concurrency, len(prompts)))))
-        return time.perf_counter() - began
+    await asyncio.gather(*(worker() for _ in range(min(load.concurrency, len(prompts)))))
+    return time.perf_counter() - began
 
 
 async def _send_one(
-    session: aiohttp.ClientSession, prompt: Prompt, target: Target, load: LoadConfig, began: float
+    connection: Connection, prompt: Prompt, target: Target, load: LoadConfig, began: float
 ) -> RequestRecord:
     attempt = 0
     while True:
         record = RequestRecord(prompt.doc_id, prompt.sha256, time.perf_counter() - began, retries=attempt)
         try:
-            await _stream(session, prompt, target, record, began)
+            await _stream(connection, prompt, target, record, began, load.request_timeout_s)
         except BROKEN as error:
             record.error = _in_words(error, load.request_timeout_s)
-            if not isinstance(error, asyncio.TimeoutError | Refused):
+            if not isinstance(error, TimeoutError | Refused):
                 await asyncio.sleep(FAILED_PAUSE_S)
-            if attempt < load.retries and isinstance(error, LOST):
+            # An answer that says no would say no again.
+            if attempt < load.retries and isinstance(error, BrokenConnection):
                 attempt += 1
                 continue
         return record
 
 
 async def _stream(
-    session: aiohttp.ClientSession, prompt: Prompt, target: Target, record: RequestRecord, began: float
+    connection: Connection, prompt: Prompt, target: Target, record: RequestRecord, began: float, timeout_s: float
 ) -> None:
-    body = request_body(prompt, target.model)
+    body = msgspec.json.encode(request_body(prompt, target.model))
+    stream = CompletionStream(record)
+    await connection.connect()
     record.sent_s = time.perf_counter() - began
-    async with session.post(f"{target.url}/v1/completions", json=body) as response:
-        if response.status != 200:
-            text = await response.text(errors="replace")
-            kind = Refused if 400 <= response.status < 500 else StreamError
-            raise kind(f"HTTP {response.status}: {text[:300].strip() or 'an empty page'}")
-        stream = CompletionStream(record)
-        async for data in response.content.iter_any():
-            stream.feed(data, time.perf_counter() - began)
-        stream.finish(time.perf_counter() - began)
+    answer = await connection.request(
+        "POST", PATH, body=body, timeout_s=timeout_s, on_body=lambda data, now: stream.feed(data, now - began)
+    )
+    if answer.status != 200:
+        text = answer.body.decode(errors="replace")[:300].strip()
+        kind = Refused if 400 <= answer.status < 500 else StreamError
+        raise kind(f"HTTP {answer.status}: {text or 'an empty page'}")
+    stream.finish(time.perf_counter() - began)
 
 
 def _in_words(error: Exception, timeout_s: float) -> str:
-    if isinstance(error, asyncio.TimeoutError):
+    if isinstance(error, TimeoutError):
         return f"{NO_END} {timeout_s:g} s (load.request_timeout_s)"
-    if isinstance(error, StreamError):
-        return str(error)
-    return f"the connection broke: {type(error).__name__}: {error}"
+    if isinstance(error, BrokenConnection):
+        return f"the connection broke: {error}"
+    return str(error)

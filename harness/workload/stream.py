@@ -5,14 +5,16 @@ Pure: bytes and times in, record out.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 DATA = b"data:"
 DONE = b"[DONE]"
-NO_TOKEN = "token_id:-1"
+TOKEN = "token_id:"
+NO_TOKEN = TOKEN + "-1"
 """Stands for the runner-up of a token that has none."""
 
 
@@ -39,6 +41,40 @@ class RequestRecord:
     runner_up_logprobs: list[float] = field(default_factory=list)
 
 
+class _Logprobs(msgspec.Struct):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float | None]]
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _Details | None = None
+
+
+class _Event(msgspec.Struct):
+    """What is read of an event; the rest of it is skipped without being made."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_read = msgspec.json.Decoder(_Event).decode
+
+
 class StreamError(Exception):
     """The stream is not what a healthy server sends; the message says how."""
 
@@ -63,9 +99,8 @@ class CompletionStream:
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            line = line.strip()
             if line.startswith(DATA):
-                self._event(line[len(DATA) :].strip(), now_s)
+                self._event(line[len(DATA) :], now_s)
 
     def finish(self, now_s: float) -> None:
         """Called at the end of the body.
@@ -81,58 +116,62 @@ class CompletionStream:
         self.record.finished_s = now_s
 
     def _event(self, payload: bytes, now_s: float) -> None:
-        if payload == DONE:
-            self.done = True
-            return
         try:
-            event = json.loads(payload)
-            if "error" in event:
-                raise StreamError(f"the server reported: {_message(event['error'])}")
-            for choice in event["choices"]:
+            event = _read(payload)
+            if event.error is not None:
+                raise StreamError(f"the server reported: {_message(event.error)}")
+            if event.choices is None:
+                raise ValueError("no choices")
+            for choice in event.choices:
                 self._choice(choice, now_s)
-            if event.get("usage"):
-                self._usage(event["usage"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StreamError(f"malformed event {payload[:120]!r}") from error
+            if event.usage is not None:
+                self._usage(event.usage)
+        except (ValueError, msgspec.MsgspecError) as error:
+            if payload.strip() == DONE:
+                self.done = True
+                return
+            raise StreamError(f"malformed event {payload.strip()[:120]!r}") from error
 
-    def _choice(self, choice: dict[str, Any], now_s: float) -> None:
+    def _choice(self, choice: _Choice, now_s: float) -> None:
         record = self.record
-        ids = choice.get("token_ids") or []
-        if ids and record.ttft_s is None:
-            record.ttft_s = now_s - record.sent_s
-        record.text += choice.get("text") or ""
-        record.token_ids += ids
-        record.token_times_s += [now_s] * len(ids)
-        record.finish_reason = choice.get("finish_reason") or record.finish_reason
-        if choice.get("logprobs"):
-            self._logprobs(choice["logprobs"])
+        if ids := choice.token_ids:
+            if record.ttft_s is None:
+                record.ttft_s = now_s - record.sent_s
+            record.token_ids += ids
+            record.token_times_s += [now_s] * len(ids)
+        if choice.text:
+            record.text += choice.text
+        if choice.finish_reason:
+            record.finish_reason = choice.finish_reason
+        if choice.logprobs is not None:
+            self._logprobs(choice.logprobs)
 
-    def _logprobs(self, logprobs: dict[str, Any]) -> None:
+    def _logprobs(self, logprobs: _Logprobs) -> None:
         record = self.record
-        for chosen, logprob, top in zip(
-            logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True
+        for chosen, logprob, others in zip(
+            logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
         ):
-            # Logits that are not numbers come as null: an answer of a broken model, not a broken stream.
-            others = {token: _number(value) for token, value in top.items() if token != chosen}
+            others.pop(chosen, None)
             runner_up = max(others, key=lambda token: _rank(others[token])) if others else NO_TOKEN
             record.logprobs.append(_number(logprob))
-            record.runner_up_ids.append(int(runner_up.removeprefix("token_id:")))
-            record.runner_up_logprobs.append(others.get(runner_up, math.nan))
+            record.runner_up_ids.append(int(runner_up.removeprefix(TOKEN)))
+            record.runner_up_logprobs.append(_number(others.get(runner_up)))
 
-    def _usage(self, usage: dict[str, Any]) -> None:
-        self.record.prompt_tokens = int(usage["prompt_tokens"])
-        self.record.output_tokens = int(usage["completion_tokens"])
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    def _usage(self, usage: _Usage) -> None:
+        self.record.prompt_tokens = usage.prompt_tokens
+        self.record.output_tokens = usage.completion_tokens
         # A server that was not asked for the details (--enable-prompt-tokens-details) says nothing: not zero.
-        self.record.cached_tokens = None if cached is None else int(cached)
+        details = usage.prompt_tokens_details
+        self.record.cached_tokens = details.cached_tokens if details is not None else None
 
 
 def _number(logprob: float | None) -> float:
-    return math.nan if logprob is None else float(logprob)
+    """Logits that are not numbers come as null: an answer of a broken model, not a broken stream."""
+    return math.nan if logprob is None else logprob
 
 
-def _rank(logprob: float) -> float:
-    return -math.inf if math.isnan(logprob) else logprob
+def _rank(logprob: float | None) -> float:
+    return -math.inf if logprob is None else logprob
 
 
 def _message(error: Any) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
-
-import aiohttp
 
 from harness.config import LoadConfig
 from harness.errors import ServerError
 from harness.interrupts import end_tasks, run_async
 from harness.servers.stack import Stack
 from harness.workload.client import NO_END
+from harness.workload.connection import BrokenConnection, Connection
 from harness.workload.stream import RequestRecord
 
 T = TypeVar("T")
@@ -93,19 +93,19 @@ class Watch:
             await asyncio.sleep(LOOK_S)
 
     async def _ask(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=ASK_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            await asyncio.gather(*(self._ask_one(session, server) for server in self._servers))
+        await asyncio.gather(*(self._ask_one(server) for server in self._servers))
 
-    async def _ask_one(self, session: aiohttp.ClientSession, server: Any) -> None:
-        while True:
-            await asyncio.sleep(ASK_S)
-            try:
-                async with session.get(server.http.url + server.HEALTH) as response:
-                    if response.status == 200:
+    async def _ask_one(self, server: Any) -> None:
+        connection = Connection(server.http.url)
+        try:
+            while True:
+                await asyncio.sleep(ASK_S)
+                with suppress(BrokenConnection, TimeoutError):
+                    answer = await connection.request("GET", server.HEALTH, timeout_s=ASK_S)
+                    if answer.status == 200:
                         self._answered[server.http.name] = time.monotonic()
-            except (aiohttp.ClientError, TimeoutError):
-                continue
+        finally:
+            connection.close()
 
     @property
     def _servers(self) -> list[Any]:
