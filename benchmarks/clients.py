@@ -1,0 +1,194 @@
+"""The harness's client and that of ``vllm bench serve``, each in a process of its own that is told what to send."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+sys.path[:0] = [str(Path(__file__).parent.parent)]
+
+from harness.servers.environment import OVERLAY  # noqa: E402
+
+EXTRA = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+"""What the harness asks for beside logprobs, and what vLLM's client is told to ask for as well."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent: prompts as token ids, so that nothing is tokenized; ``scored`` for answers that end in #### 7."""
+
+    url: str
+    model: str
+    prompts: tuple[tuple[int, ...], ...]
+    output: int
+    concurrency: int
+    scored: bool = False
+
+
+class Client(Protocol):
+    def send(self, load: Load) -> list[float]:
+        """Sends everything and returns the TTFT of every request in seconds."""
+
+
+class Ours:
+    """What a pass of the harness does: sends, samples the batch at 10 Hz, writes its files, and has lm-eval score."""
+
+    def send(self, load: Load) -> list[float]:
+        from harness.interrupts import run_async
+        from harness.measure.batch import BatchSampler
+        from harness.store import write_frame
+        from harness.workload.client import Target, send_all
+        from harness.workload.passes import requests_frame, timeline_frame
+        from harness.workload.stream import RequestRecord
+
+        prompts = self.prompts(load)
+        sampler = BatchSampler(load.url, 10.0)
+        records: list[RequestRecord] = []
+
+        async def sending() -> None:
+            async with sampler:
+                await send_all(prompts, Target(load.url, load.model), self.limits(load), records.append)
+
+        def send() -> list[RequestRecord]:
+            run_async(sending())
+            with tempfile.TemporaryDirectory() as folder:
+                lengths = {prompt.doc_id: len(prompt.token_ids) for prompt in prompts}
+                write_frame(Path(folder) / "requests.parquet", requests_frame("cold", records, lengths))
+                write_frame(Path(folder) / "timeline.parquet", timeline_frame("cold", sampler.samples))
+            return records
+
+        if load.scored:
+            self.score(prompts, send)
+        else:
+            send()
+        return [record.ttft_s if record.error is None else failed(record.error) for record in records]  # type: ignore[misc]
+
+    def prompts(self, load: Load) -> list[Any]:
+        from harness.workload.prompts import Prompt
+
+        return [Prompt(i, f"Question {i}", ids, (), load.output) for i, ids in enumerate(load.prompts)]
+
+    def limits(self, load: Load) -> Any:
+        from harness.config import LoadConfig
+
+        return LoadConfig(concurrency=load.concurrency)
+
+    def score(self, prompts: Sequence[Any], send: Callable[[], Any]) -> None:
+        from harness.config import TaskConfig
+        from harness.workload.scoring import score_pass
+        from harness.workload.tasks import stored_task
+
+        task = stored_task("gsm8k", [prompt.text for prompt in prompts], ["#### 7"] * len(prompts))
+        config = TaskConfig(name="gsm8k", filter="flexible-extract", metric="exact_match", limit=None)
+        scores = score_pass(task, config, prompts, send)
+        assert scores["score"].mean() == 1.0, scores
+
+
+class Vllm:
+    """The function behind ``vllm bench serve``, which scores nothing."""
+
+    def send(self, load: Load) -> list[float]:
+        from vllm.benchmarks.datasets import SampleRequest
+        from vllm.benchmarks.serve import TaskType, benchmark
+
+        requests = [SampleRequest(list(ids), len(ids), load.output) for ids in load.prompts]
+        with contextlib.redirect_stdout(io.StringIO()):
+            told = asyncio.run(
+                benchmark(
+                    task_type=TaskType.GENERATION,
+                    endpoint_type="openai",
+                    api_url=f"{load.url}/v1/completions",
+                    base_url=load.url,
+                    model_id=load.model,
+                    model_name=load.model,
+                    tokenizer=None,
+                    input_requests=requests,
+                    logprobs=2,
+                    request_rate=float("inf"),
+                    burstiness=1.0,
+                    disable_tqdm=True,
+                    num_warmups=0,
+                    profile=False,
+                    selected_percentile_metrics=["ttft"],
+                    selected_percentiles=[99.0],
+                    ignore_eos=False,
+                    goodput_config_dict={},
+                    max_concurrency=load.concurrency,
+                    lora_modules=None,
+                    extra_headers=None,
+                    extra_body=EXTRA | {"temperature": 0.0},
+                    ready_check_timeout_sec=0,
+                )
+            )
+        assert told["completed"] == len(requests), told["errors"][:3]
+        return list(told["ttfts"])
+
+
+CLIENTS: dict[str, type[Client]] = {"ours": Ours, "vllm": Vllm}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one sending took of its client's process."""
+
+    requests: int
+    wall_s: float
+    cpu_s: float
+    ttft_s: list[float]
+
+
+class Worker:
+    """A client in a process of its own."""
+
+    def __init__(self, name: str) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.pipe, theirs = spawn.Pipe()
+        before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = str(OVERLAY) if name == "vllm" else ""  # vLLM's CPU build does not import without
+        os.environ["TQDM_DISABLE"] = "1"
+        self.process = spawn.Process(target=work, args=(name, theirs), daemon=True)
+        self.process.start()
+        os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
+
+    def send(self, load: Load) -> Sent:
+        self.pipe.send(load)
+        answer: Sent = self.pipe.recv()
+        return answer
+
+    def end(self) -> None:
+        self.pipe.send(None)
+        self.process.join()
+
+
+@contextlib.contextmanager
+def workers(names: Sequence[str] = tuple(CLIENTS)) -> Iterator[dict[str, Worker]]:
+    """One of each; ended on the way out."""
+    started = {name: Worker(name) for name in names}
+    try:
+        yield started
+    finally:
+        for worker in started.values():
+            worker.end()
+
+
+def work(name: str, pipe: Any) -> None:
+    """Measures what it is asked to send, until it is asked for nothing."""
+    client = CLIENTS[name]()
+    while (load := pipe.recv()) is not None:
+        began, cpu = time.perf_counter(), time.process_time()
+        ttft_s = client.send(load)
+        pipe.send(Sent(len(load.prompts), time.perf_counter() - began, time.process_time() - cpu, ttft_s))
+
+
+def failed(error: str) -> float:
+    raise SystemExit(f"A request failed: {error}")
