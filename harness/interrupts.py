@@ -99,12 +99,16 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels tasks and returns when all have ended, whatever they ended with."""
-    going = {task for task in tasks if not task.done()}
+    """Cancels tasks and returns when all have ended; what they ended with is for the caller to look at, or not."""
+    ended = list(tasks)
+    going = {task for task in ended if not task.done()}
     while going:
         for task in going:
             task.cancel()
         _, going = await asyncio.wait(going, timeout=CANCEL_AGAIN_S)
+    for task in ended:
+        if not task.cancelled():
+            task.exception()  # or asyncio would complain that nobody did
 
 
 def _handle(signum: int, frame: FrameType | None) -> None:

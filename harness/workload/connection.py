@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
             self._ended = None
         if not self._keep:
             self.close()
-        return Answer(self._status, b"".join(self._kept))
+        return Answer(self._status, b"".join(self._pieces))
 
     def close(self) -> None:
         """Ends the connection, and with it a request that is still being answered."""
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._sized = self._keep = False
         self._now = 0.0
-        self._kept: list[bytes] = []
+        self._pieces: list[bytes] = []
 
     def _head(self, method: str, path: str, length: int) -> bytes:
         sized = f"Content-Type: application/json\r\nContent-Length: {length}\r\n" if length else ""
@@ -123,6 +123,19 @@ class Connection(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         if self._ended is not None and not self._ended.done():
             self._ended.set_exception(error)
+
+    def _tell(self) -> None:
+        """Passes on what has arrived together as one piece: chunks of a chunked body mean nothing."""
+        if self._on_body is None or self._status != 200 or not self._pieces:
+            return
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        if self._ended is None or self._ended.done():
+            return
+        try:
+            self._on_body(data, self._now)
+        except Exception as error:  # told to the one who waits, whatever it is
+            self._fail(error)
 
     # --- what asyncio tells ---
 
@@ -137,6 +150,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(BrokenConnection(f"what came is no HTTP: {error}"))
+        self._tell()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of :class:`asyncio.Protocol`."""
@@ -160,18 +174,11 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """Of httptools."""
-        if self._ended is None or self._ended.done():
-            return
-        if self._on_body is None or self._status != 200:
-            self._kept.append(data)
-            return
-        try:
-            self._on_body(data, self._now)
-        except Exception as error:  # told to the one who waits, whatever it is
-            self._fail(error)
+        self._pieces.append(data)
 
     def on_message_complete(self) -> None:
         """Of httptools."""
+        self._tell()
         self._keep = self._parser.should_keep_alive()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)

@@ -97,7 +97,8 @@ class CompletionStream:
         Raises:
             StreamError: an event that is not JSON, an error sent inside the stream, or one without its fields.
         """
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
         for line in lines:
             if line.startswith(DATA):
                 self._event(line[len(DATA) :], now_s)
@@ -134,11 +135,12 @@ class CompletionStream:
 
     def _choice(self, choice: _Choice, now_s: float) -> None:
         record = self.record
-        if ids := choice.token_ids:
+        if choice.token_ids:
             if record.ttft_s is None:
                 record.ttft_s = now_s - record.sent_s
-            record.token_ids += ids
-            record.token_times_s += [now_s] * len(ids)
+            for token in choice.token_ids:
+                record.token_ids.append(token)
+                record.token_times_s.append(now_s)
         if choice.text:
             record.text += choice.text
         if choice.finish_reason:
@@ -148,14 +150,14 @@ class CompletionStream:
 
     def _logprobs(self, logprobs: _Logprobs) -> None:
         record = self.record
-        for chosen, logprob, others in zip(
-            logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
-        ):
-            others.pop(chosen, None)
-            runner_up = max(others, key=lambda token: _rank(others[token])) if others else NO_TOKEN
+        for chosen, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+            runner_up, beside = NO_TOKEN, None
+            for token, value in top.items():
+                if token != chosen and (runner_up is NO_TOKEN or _rank(value) > _rank(beside)):
+                    runner_up, beside = token, value
             record.logprobs.append(_number(logprob))
             record.runner_up_ids.append(int(runner_up.removeprefix(TOKEN)))
-            record.runner_up_logprobs.append(_number(others.get(runner_up)))
+            record.runner_up_logprobs.append(_number(beside))
 
     def _usage(self, usage: _Usage) -> None:
         self.record.prompt_tokens = usage.prompt_tokens
