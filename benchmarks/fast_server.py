@@ -97,11 +97,17 @@ class Request(asyncio.Protocol):
             self.transport.write(HEAD)
             self.steps.add(self)
             return
+        if self.path.endswith(b"/models"):
+            self.answer(b'{"object": "list", "data": [{"id": "made-up", "object": "model"}]}')
+            return
         page = "".join(
             f"vllm:num_requests_{name} {value}\n"
             for name, value in (("running", len(self.steps.flight)), ("waiting", 0))
         ).encode()
-        self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(page), page))
+        self.answer(page)
+
+    def answer(self, body: bytes) -> None:
+        self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
 
 
 async def serve(port: int, tokens: int) -> None:
