@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from math import ceil
 from typing import Any
 
 from harness.config import RunConfig
 from harness.equivalence.paired import tost_power
+from harness.estimate.scheduler import Asked
+from harness.estimate.workload import Questions, launch_passes
 from harness.measure.provenance import gpus, versions
 from harness.model.predict import predicted_sizes
 from harness.model.rules import Facts, Finding, Severity, argument_value, check_rules
@@ -22,6 +25,7 @@ from harness.steps import Check, check_cells, parse_check, primed_blocks
 from harness.sweep import Launch, launches
 from harness.workload.pocket import POCKET, pocket_problems
 from harness.workload.seeding import check_divergence, check_primed, reachable_rate
+from harness.workload.tasks import DEFAULT_ANSWER_TOKENS
 
 FLIP_RATES = (0.05, 0.10, 0.20)
 """Shares of questions whose answer may change from right to wrong or back, for which power is stated."""
@@ -63,6 +67,36 @@ class Plan:
     kv_bytes: int | None
     """Memory for vLLM's cache on one GPU, if it is known."""
     findings: list[Finding]
+
+    @property
+    def sent(self) -> Questions:
+        """What every pass sends."""
+        chunk_size = self.config.chunk_size(self.sizes.block_size)
+        return Questions(
+            self.prompt_tokens,
+            answer_tokens(self.config, self.sizes.block_size),
+            self.sizes.block_size,
+            chunk_size,
+            self.config.load.concurrency,
+            self.config.check.connector,
+            self.config.check.file_l2,
+        )
+
+    @property
+    def work(self) -> Asked:
+        """All requests of the run together, seeded ones included; each cache serves what the steps imply."""
+        everything, questions = [], self.sent
+        for planned in self.launches:
+            once, cells = launch_passes(self.check, planned.launch, questions)
+            everything += [each.asked for each in (*once, *chain.from_iterable(cells.values()))]
+        return Asked(
+            requests=sum(each.requests for each in everything),
+            prompt_tokens=sum(each.prompt_tokens for each in everything),
+            output_tokens=sum(each.output_tokens for each in everything),
+            local_tokens=sum(each.local_tokens for each in everything),
+            external_tokens=sum(each.external_tokens for each in everything),
+            concurrency=self.config.load.concurrency,
+        )
 
     @property
     def passes(self) -> int:
@@ -173,6 +207,20 @@ def prompt_lengths(config: RunConfig, block_size: int) -> tuple[list[int], bool]
     return [problem.prompt_tokens for problem in problems], lengths_are_estimated(config)
 
 
+def answer_tokens(config: RunConfig, block_size: int) -> float:
+    """Tokens of one answer: of the pocket task those of the worked answers on average, of another task the most that
+    an answer may have.
+
+    Raises:
+        UsageError: the pocket problems don't fit N.
+    """
+    task = config.task
+    if task.name != POCKET:
+        return task.max_gen_toks or DEFAULT_ANSWER_TOKENS
+    problems = pocket_problems(task, block_size, POCKET_RULER)
+    return sum(problem.answer_tokens for problem in problems) / len(problems)
+
+
 def lengths_are_estimated(config: RunConfig) -> bool:
     """Whether nobody has looked at the prompts yet: at a hub's data, or at another model's tokenizer."""
     return config.task.name != POCKET or config.model.gpus > 0
@@ -257,10 +305,25 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "requests": plan.passes * plan.questions,
         "prompt_tokens": plan.passes * sum(plan.prompt_tokens),
         "prompt_tokens_estimated": plan.estimated,
+        "work": work_as_json(plan),
         "power": {f"{rate:.2f}": power for rate, power in plan.power.items()},
         "errors": [_finding(each) for each in plan.findings if each.severity is Severity.ERROR],
         "warnings": [_finding(each) for each in plan.findings if each.severity is Severity.WARNING],
         "notes": [_finding(each) for each in plan.findings if each.severity is Severity.NOTE],
+    }
+
+
+def work_as_json(plan: Plan) -> dict[str, Any]:
+    """What the servers are asked in all, with what is seeded."""
+    work = plan.work
+    return {
+        "requests": work.requests,
+        "prompt_tokens": work.prompt_tokens,
+        "computed_tokens": work.computed_tokens,
+        "local_tokens": work.local_tokens,
+        "external_tokens": work.external_tokens,
+        "output_tokens": work.output_tokens,
+        "output_tokens_at_most": plan.config.task.name != POCKET,
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, judge_run
 from harness.errors import HarnessError, Interrupted, UsageError
+from harness.estimate.forecast import Outlook
 from harness.interrupts import held
 from harness.measure.provenance import provenance, versions
 from harness.model.predict import predicted_sizes
@@ -86,9 +87,10 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
         f"run {folder.path.name}: {len(plan)} launch(es), N = {block_size} predicted; results in {folder.path}"
     )
     progress.expect_cells(sum(len(launch.cells) for launch in plan))
+    outlook = Outlook(plan, check, folder.cells())
     try:
         for launch in plan:
-            run_launch(config, check, launch, record, progress, task, bundle)
+            run_launch(config, check, launch, record, progress, task, bundle, outlook)
     except Interrupted:
         with held(), suppress(HarnessError):
             record.finish("interrupted", error="interrupted")
@@ -159,6 +161,7 @@ def run_launch(
     progress: RunProgress,
     task: Any,
     bundle: Bundle | None,
+    outlook: Outlook,
 ) -> None:
     """LMCache up, vLLM up, the launch's steps once, every cell, both down."""
     folder = record.folder.launch(launch.id)
@@ -185,7 +188,7 @@ def run_launch(
             session.take(check.launch)
             for cell in launch.cells:
                 judged = session.measure(cell, check.steps_for(cell))
-                progress.cell_done(f"{cell.id}: {judged['verdict']}")
+                progress.cell_done(f"{cell.id}: {judged['verdict']}", outlook.after(judged, record.data))
     finally:
         record.stopped(launch, stack, progress)
 
@@ -262,7 +265,7 @@ class RunRecord:
 
     def launching(self, launch: Launch, stack: Stack) -> None:
         """Notes the commands of a launch before they are started: a launch that fails is the one to try by hand."""
-        self.data["launches"][launch.id] = without_secrets_in(stack.described())
+        self.data["launches"][launch.id] = {"started_at": _now()} | without_secrets_in(stack.described())
         self._write()
 
     def launched(self, launch: Launch, stack: Stack, block_size: int, progress: RunProgress) -> None:
@@ -272,7 +275,7 @@ class RunRecord:
             HarnessError: the chunk size is no multiple of N, or N was mispredicted and the configuration is strict.
         """
         described = without_secrets_in(stack.described())
-        self.data["launches"][launch.id] = described | {"unified_block_size": block_size}
+        self.data["launches"][launch.id] |= described | {"unified_block_size": block_size}
         if stack.chunk_size % block_size:
             raise HarnessError(
                 f"LMCache's chunk size of {stack.chunk_size} tokens is not a multiple of N = {block_size}, which vLLM "
@@ -297,7 +300,7 @@ class RunRecord:
     def stopped(self, launch: Launch, stack: Stack, progress: RunProgress) -> None:
         """Notes what a launch had left behind in shared memory, which was removed; written with what comes next."""
         leftovers = [str(path) for path in stack.leftovers]
-        self.data["launches"][launch.id]["leftovers"] = leftovers
+        self.data["launches"][launch.id] |= {"finished_at": _now(), "leftovers": leftovers}
         if leftovers:
             warning = f"Servers left {', '.join(leftovers)} behind; removed."
             self.warn(warning, progress)

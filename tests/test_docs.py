@@ -21,6 +21,7 @@ from harness.errors import HarnessError
 from harness.nightly import STEPS
 from harness.plan import as_json, make_plan
 from harness.report.recipes import index, page
+from harness.report.sizing import page as sizing_page
 
 ROOT = Path(__file__).parent.parent
 PAGES = pages(ROOT)
@@ -40,7 +41,7 @@ TAKES: dict[str, tuple[str, ...]] = {
 
 OVERRIDING = {
     "run": ("resume", "format"),
-    "plan": ("format",),
+    "plan": ("from", "format"),
     "doctor": ("format",),
     "selftest": ("from", "into"),
 }
@@ -327,6 +328,12 @@ def test_yaml_of_the_pages_is_what_it_shows() -> None:
 def test_recipe_pages_are_fresh(model: str) -> None:
     """Otherwise: python -m harness.report.recipes docs/recipes."""
     assert (ROOT / "docs" / "recipes" / f"{model}.md").read_text() == page(model, compose_config)
+
+
+@pytest.mark.timeout(300)
+def test_the_page_on_sizing_is_fresh() -> None:
+    """Otherwise: python -m harness.report.sizing docs/sizing.md."""
+    assert (ROOT / "docs" / "sizing.md").read_text() == sizing_page(MODELS, compose_config, ROOT / "results")
 
 
 def test_the_list_of_recipes_is_fresh() -> None:

@@ -87,6 +87,23 @@ def test_what_is_left_is_told_from_the_second_cell_on(monkeypatch: pytest.Monkey
     ]
 
 
+def test_what_is_foretold_takes_the_place_of_what_cells_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("harness.report.progress.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    progress = RunProgress(Console(file=out, width=200))
+    progress.expect_cells(3)
+    now[0] = 700.0
+    progress.cell_done("a: pass", 80.0)
+    now[0] = 730.0
+    assert progress.outlook == "1 of 3 cells, about 50 s left"
+    now[0] = 800.0
+    assert progress.outlook == "1 of 3 cells, about 0 s left"
+    progress.cell_done("b: pass")
+    assert progress.outlook == "2 of 3 cells, about 6 min left", "as long as those, where nothing is foretold"
+    assert "a: pass (1 of 3 cells, about 80 s left)" in out.getvalue()
+
+
 def test_a_single_cell_has_no_outlook() -> None:
     out = io.StringIO()
     progress = RunProgress(Console(file=out, width=200))

@@ -71,17 +71,19 @@ _ALL = (
     Command(
         "plan",
         "what a run would do, without server or GPU",
-        "[field=value …] [format=json]",
-        "Prints N and its arithmetic, the exact commands of both servers, cost, power, and what the rules say.",
-        (OVERRIDES, FORMAT),
+        "[from=RUN] [field=value …] [format=json]",
+        "Prints N and its arithmetic, the exact commands of both servers, cost, power, and what the rules say; from= "
+        "adds how long it takes, at the rates that a run of the same model has measured.",
+        (OVERRIDES, ("from=RUN", "a results folder whose times tell how long each launch and cell will take"), FORMAT),
         (
             ("plan model=qwen3_6_27b", "before there is a GPU"),
             ("plan model=qwen3_6_27b sweep.budgets=[N,2N-1] engine.gpu_memory_gb=80", "what an 80 GB GPU has room for"),
+            ("plan from=results/20260131-235959-pocket-smoke sweep=hit_rate", "how long will it take here?"),
             ("plan model=pocket format=json | jq .commands", "the commands alone"),
         ),
         "0 · 2 wrong usage, or rules refuse the run",
         "overrides",
-        ("format=json",),
+        ("format=json", "from="),
     ),
     Command(
         "model",

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from harness.cli.compose import compose_config
-from harness.cli.options import JSON, split_format
+from harness.cli.options import JSON, split_fields, split_format
 from harness.errors import UsageError
+from harness.estimate import planned
 from harness.plan import as_json, make_plan
 from harness.report.plan import print_plan
+from harness.report.runs import read_run
 
 
 def plan_command(arguments: Sequence[str]) -> int:
     """``plan``: the same overrides as ``run``; exit code 2 where rules refuse the run.
 
     Raises:
-        UsageError: the configuration can't be composed, or leaves nothing to plan.
+        UsageError: the configuration can't be composed, or leaves nothing to plan; or ``from=`` names no run, or one
+            that tells nothing about this one.
     """
-    chosen, overrides = split_format(arguments)
+    chosen, words = split_format(arguments)
+    fields, overrides = split_fields(words, ("from",))
+    if fields.get("from") == "":
+        raise UsageError("from= needs the folder of a run: plan from=results/<run id>")
     config = compose_config(overrides)
     if config.replay is not None:
         raise UsageError(
             f"plan knows no replay=: what it would send and with which configuration is in {config.replay}."
         )
     plan = make_plan(config)
+    estimate = planned.estimate_plan(plan, read_run(Path(fields["from"]))) if fields else None
     if chosen == JSON:
-        print(json.dumps(as_json(plan), indent=2))
+        told = as_json(plan) | ({"estimate": planned.as_json(estimate)} if estimate else {})
+        print(json.dumps(told, indent=2))
     else:
-        print_plan(Console(highlight=False), plan)
+        print_plan(Console(highlight=False), plan, estimate)
     return UsageError.exit_code if plan.errors else 0

@@ -10,23 +10,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.estimate.planned import Estimate
 from harness.model.rules import Severity
 from harness.model.sizes import GIB, L1_WATERMARK, Sizes
 from harness.model.support import FEATURES, status
 from harness.plan import Plan, PlannedLaunch, added_arguments, lmcache_line, vllm_line
 from harness.redaction import without_secrets
+from harness.report.estimate import estimate_lines
 from harness.servers.commands import Argument
+from harness.workload.pocket import POCKET
 
 STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
-def print_plan(console: Console, plan: Plan) -> None:
-    """Prints sizes, support, cells, commands, cost and findings."""
+def print_plan(console: Console, plan: Plan, estimate: Estimate | None = None) -> None:
+    """Prints sizes, support, cells, commands, cost, time where a run tells it, and findings."""
     for title, lines in (
         (f"{plan.config.model.name} on engine {plan.config.engine.name}", sizes_lines(plan.sizes)),
         ("long context", context_lines(plan)),
         ("support, as published", support_lines(plan)),
         ("cost", cost_lines(plan)),
+        ("time", estimate_lines(estimate) if estimate else []),
     ):
         if lines:
             _section(console, title, lines)
@@ -95,9 +99,13 @@ def cost_lines(plan: Plan) -> list[str]:
     mean = sum(plan.prompt_tokens) / len(plan.prompt_tokens)
     needed, gate = plan.sizes.l1_bytes(plan.prompt_tokens), plan.config.gate
     power = ", ".join(f"{chance:.2f} at a flip rate of {rate:.2f}" for rate, chance in plan.power.items())
+    work = plan.work
+    most = "about" if plan.config.task.name == POCKET else "at most"
     return [
         f"{plan.questions} questions x {plan.passes} passes = {plan.questions * plan.passes:,} requests; prompts of "
         f"{about}{mean:,.0f} tokens, {about}{plan.passes * sum(plan.prompt_tokens):,} tokens in all",
+        f"with what is seeded {work.requests:,} requests, which compute {about}{work.computed_tokens:,} prompt tokens "
+        f"and {most} {work.output_tokens:,} output tokens; plan from=results/<run id> tells how long",
         f"L1: {about}{needed / 1e9:.1f} GB hold one pass (eviction starts at {L1_WATERMARK:.0%}); "
         f"{plan.config.l1_size_gb:g} GB are set",
         *sequences_lines(plan),

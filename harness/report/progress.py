@@ -57,6 +57,7 @@ class RunProgress:
         self._task: TaskID | None = None
         self._cells_total = self._cells_done = 0
         self._cells_began = self._began
+        self._foretold: tuple[float, float] | None = None
 
     def __enter__(self) -> RunProgress:
         self._progress.start()
@@ -83,19 +84,30 @@ class RunProgress:
     def expect_cells(self, count: int) -> None:
         """So many cells are to be measured from now on; what is left is told from the second on."""
         self._cells_total, self._cells_done, self._cells_began = count, 0, time.monotonic()
+        self._foretold = None
 
-    def cell_done(self, text: str) -> None:
-        """A cell is measured: a line that stays, with how much is left."""
+    def cell_done(self, text: str, left_s: float | None = None) -> None:
+        """A cell is measured: a line that stays, with how much is left.
+
+        Args:
+            text: what became of it.
+            left_s: how long the others will take, in seconds, as far as anything tells it.
+        """
         self._cells_done += 1
+        self._foretold = None if left_s is None else (left_s, time.monotonic())
         self.done(text + (f" ({self.outlook})" if self._cells_total > 1 else ""))
 
     @property
     def outlook(self) -> str:
-        """Cells done, and about how long the others take if they take as long as those."""
+        """Cells done, and about how long the others take: as foretold when the last one was done, less what has gone by
+        since; as long as those where nothing was foretold."""
         done, total = self._cells_done, self._cells_total
         counted = f"{done} of {total} cells"
         if not done or done >= total:
             return counted
+        if self._foretold is not None:
+            left_s, told_at = self._foretold
+            return f"{counted}, {about(max(0.0, left_s - (time.monotonic() - told_at)))} left"
         return f"{counted}, {about((time.monotonic() - self._cells_began) / done * (total - done))} left"
 
     def step(self) -> None:
@@ -120,7 +132,12 @@ class RunProgress:
 
 def about(seconds: float) -> str:
     """A time as people tell it: ``about 40 s``, ``about 12 min``, ``about 2 h 5 min``."""
+    return f"about {duration(seconds)}"
+
+
+def duration(seconds: float) -> str:
+    """``40 s``, ``12 min``, ``2 h 5 min``."""
     if seconds < 90:
-        return f"about {seconds:.0f} s"
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    return f"about {minutes} min" if minutes < 90 else f"about {minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
