@@ -74,6 +74,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "gate.drift_margin_nats": (1e-6, 100),
     "gate.hit_rate_tolerance": (0, 1),
     "gate.local_hit_tolerance": (0, 1),
+    "gate.looks": (1, 100),
+    "gate.interim_alpha": (0.001, 0.9),
 }
 """Accepted values, both ends included."""
 
@@ -130,6 +132,7 @@ def check_values(config: RunConfig) -> None:
     _check_scoring(config)
     _check_pocket_only(config)
     _check_gate(config)
+    _check_looks(config)
     _check_fewshot(config)
     _check_lengths(config)
     _check_sweep(config)
@@ -312,6 +315,32 @@ def _check_gate(config: RunConfig) -> None:
             f"gate.margin={config.gate.margin:g} must be smaller than task.floor={config.task.floor:g}: a score that "
             "falls from the floor to nothing would count as the same."
         )
+
+
+def _check_looks(config: RunConfig) -> None:
+    """Looks stop a run on the p-values of its one cell, so there must be one, of the usual rule."""
+    gate, sweep = config.gate, config.sweep
+    if gate.looks == 1:
+        return
+    if gate.mode != "tost":
+        raise UsageError(
+            f"gate.looks={gate.looks} needs gate.mode=tost: gate.mode={gate.mode} controls no error rate that looks "
+            "could share. Use gate.looks=1."
+        )
+    asked: dict[str, tuple[Any, bool]] = {
+        "sweep.budgets": (sweep.budgets, len(sweep.budgets) == 1),
+        "sweep.hit_rates": (sweep.hit_rates, sweep.hit_rates == ["full"]),
+        "sweep.diverge_after": (sweep.diverge_after, not sweep.diverge_after),
+        "sweep.damage": (sweep.damage, not sweep.damage),
+        "sweep.damage_once": (sweep.damage_once, not sweep.damage_once),
+        "sweep.repeats": (sweep.repeats, sweep.repeats == 1),
+    }
+    for name, (value, usual) in asked.items():
+        if not usual:
+            raise UsageError(
+                f"gate.looks={gate.looks} looks at one cell, of one budget and of all that can be retrieved, and "
+                f"{name}={value} asks for others: use gate=equivalence, or leave it out."
+            )
 
 
 def _check_fewshot(config: RunConfig) -> None:

@@ -214,6 +214,13 @@ class GateConfig:
     """Largest share of prompt tokens that vLLM's own cache may serve in the cold and warm pass."""
     on_inconclusive: str = "fail"
     """``fail`` (exit 4) or ``warn`` (exit 0)."""
+    looks: int = 1
+    """How often the gate is asked, each time after another part of the questions; 1 asks all of them at once. See
+    ``harness/equivalence/looks.py``."""
+    interim_alpha: float = 0.2
+    """Share of alpha that all looks before the last have together; of no effect with one look."""
+    early_pass: bool = True
+    """Whether a look before the last may end the run with ``pass``; ``fail`` and ``invalid`` always may."""
 
 
 @dataclass

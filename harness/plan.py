@@ -9,7 +9,9 @@ from itertools import chain
 from math import ceil
 from typing import Any
 
+from harness.blocks import check_of, check_questions
 from harness.config import RunConfig
+from harness.equivalence.looks import levels, questions_at
 from harness.equivalence.paired import tost_power
 from harness.estimate.scheduler import Asked
 from harness.estimate.workload import Questions, launch_passes
@@ -21,7 +23,7 @@ from harness.pocket.ruler import POCKET_RULER
 from harness.redaction import without_secrets
 from harness.servers.commands import Argument, check_extra_args, lmcache_arguments, served_path, vllm_arguments, words
 from harness.servers.environment import check_variables, server_environment
-from harness.steps import Check, check_cells, parse_check, primed_blocks
+from harness.steps import Check, check_cells, primed_blocks
 from harness.sweep import Launch, launches
 from harness.workload.pocket import POCKET, pocket_problems
 from harness.workload.seeding import check_divergence, check_primed, reachable_rate
@@ -117,9 +119,19 @@ class Plan:
 
     @property
     def power(self) -> dict[float, float]:
-        """By flip rate: chance that an unchanged model passes with so many questions (``tost_power``)."""
+        """By flip rate: chance that an unchanged model passes with so many questions (``tost_power``).
+
+        With looks in between: at the last of them, so that those before can only raise it.
+        """
         gate = self.config.gate
-        return {rate: tost_power(self.questions, rate, gate.margin, alpha=gate.alpha) for rate in FLIP_RATES}
+        return {rate: tost_power(self.questions, rate, gate.margin, alpha=levels(gate)[-1]) for rate in FLIP_RATES}
+
+    @property
+    def looks(self) -> list[dict[str, float]]:
+        """Of every look of the gate: ``look``, ``n`` questions asked until then, and its ``level``."""
+        gate = self.config.gate
+        counts = zip(questions_at(self.questions, gate.looks), levels(gate), strict=True)
+        return [{"look": number, "n": n, "level": level} for number, (n, level) in enumerate(counts, start=1)]
 
     @property
     def errors(self) -> list[Finding]:
@@ -133,7 +145,7 @@ def make_plan(config: RunConfig) -> Plan:
     Raises:
         UsageError: the configuration is wrong in a way that leaves nothing to plan.
     """
-    check = parse_check(config.check)
+    check = check_of(config)
     check_extra_args(config)
     check_variables(config)
     sizes = predicted_sizes(config.model, config.engine)
@@ -143,6 +155,7 @@ def make_plan(config: RunConfig) -> Plan:
     ]
     check_cells(check, (cell for each in planned for cell in each.launch.cells))
     lengths, estimated = prompt_lengths(config, sizes.block_size)
+    check_questions(len(lengths), config.gate.looks)
     if not estimated:
         chunk_size = config.chunk_size(sizes.block_size)
         check_reach(check, [each.launch for each in planned], lengths, sizes.block_size, chunk_size)
@@ -306,6 +319,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "prompt_tokens": plan.passes * sum(plan.prompt_tokens),
         "prompt_tokens_estimated": plan.estimated,
         "work": work_as_json(plan),
+        "looks": plan.looks,
         "power": {f"{rate:.2f}": power for rate, power in plan.power.items()},
         "errors": [_finding(each) for each in plan.findings if each.severity is Severity.ERROR],
         "warnings": [_finding(each) for each in plan.findings if each.severity is Severity.WARNING],

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.blocks import check_of, check_questions
 from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, judge_run
 from harness.errors import HarnessError, Interrupted, UsageError
@@ -32,7 +33,7 @@ from harness.servers.environment import check_variables, server_environment
 from harness.servers.leftovers import clear, find_leftovers
 from harness.servers.stack import Stack
 from harness.session import LaunchSession
-from harness.steps import Check, check_cells, parse_check
+from harness.steps import Check, check_cells
 from harness.store import SCHEMA, FolderExistsError, RunFolder, read_record, write_frame, write_json
 from harness.sweep import Launch, launches, missing
 from harness.workload.prompts import set_hash
@@ -53,7 +54,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
         HarnessError: a server or the machine failed; what was measured before is kept.
         Interrupted: Ctrl-C or SIGTERM; the same holds.
     """
-    check = parse_check(config.check)
+    check = check_of(config)
     check_extra_args(config)
     check_variables(config)
     if missing := missing_hardware(config):
@@ -65,6 +66,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     lmcache = check_installed(config)
     bundle = read_bundle(Path(config.replay)) if config.replay else None
     lengths = bundle.prompt_tokens if bundle else prompt_lengths(config, block_size)[0]
+    check_questions(len(lengths), config.gate.looks)
     if bundle is not None or not lengths_are_estimated(config):
         check_reach(check, plan, lengths, block_size, config.chunk_size(block_size))
     warnings = obeyed(check_rules(rule_facts(config, sizes, plan, lmcache, lengths)))

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.blocks import blocks_of, check_questions
 from harness.checking import first_line
 from harness.config import RunConfig
 from harness.corruption import KINDS, NONE, Corruption, corrupt_files, damage_files, damaged_documents, read_stored
-from harness.equivalence.evidence import CellFacts, gather_cell, read_evidence
+from harness.equivalence.evidence import CellFacts, as_evidence, collect_cell, gather_cell, read_evidence
 from harness.equivalence.judge import judge_cell
 from harness.errors import HarnessError
 from harness.report.progress import RunProgress
@@ -32,7 +33,7 @@ from harness.workload.seeding import (
     first_chunks,
     prefixes,
 )
-from harness.workload.tasks import build_prompts, load_task
+from harness.workload.tasks import build_prompts, load_task, part_of_task
 
 SOUND, STALE = "sound", "stale"
 """Names under which a damaging check keeps what its cold pass and what other weights have stored."""
@@ -44,6 +45,20 @@ class Taken:
 
     events: list[dict[str, Any]]
     passes: list[Path]
+
+    def __add__(self, other: Taken) -> Taken:
+        return Taken(self.events + other.events, self.passes + other.passes)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The documents that passes send."""
+
+    prompts: Sequence[Prompt]
+    task: Any
+    """The lm-eval task of these documents."""
+    block: int | None = None
+    """Number of the block that they are, from 1; None for all of them."""
 
 
 class LaunchSession:
@@ -96,6 +111,7 @@ class LaunchSession:
         """
         self.prompts = self._build() if self.bundle is None else self._stored(self.bundle)
         write_frame(self.folder / "prompts.parquet", as_frame(self.prompts))
+        check_questions(len(self.prompts), self.config.gate.looks)
         lengths, chunk_size = [len(prompt.token_ids) for prompt in self.prompts], self.stack.chunk_size
         for cell in self.launch.cells:
             check_target(lengths, chunk_size, cell.target)
@@ -128,7 +144,7 @@ class LaunchSession:
 
     def take(self, steps: Sequence[Step]) -> None:
         """Takes the steps of the launch; what they leave is shared by all its cells."""
-        self._of_launch = self._take(steps, self.folder / "passes")
+        self._of_launch = self._take(steps, self.folder / "passes", self._all)
 
     def measure(self, cell: Cell, steps: Sequence[Step]) -> dict[str, Any]:
         """Takes a cell's own steps, judges it and saves it.
@@ -141,9 +157,21 @@ class LaunchSession:
         """
         primed = primed_blocks(steps)
         check_primed([len(prompt.token_ids) for prompt in self.prompts], self.block_size, primed)
-        of_cell = self._take(steps, self.folder / "passes" / cell.id, cell)
-        taken = Taken(self._of_launch.events + of_cell.events, self._of_launch.passes + of_cell.passes)
-        facts = CellFacts(
+        facts, passes = self._facts(cell, primed), self.folder / "passes" / cell.id
+        if facts.looks == 1:
+            taken = self._of_launch + self._take(steps, passes, self._all, cell)
+        else:
+            taken = self._take_blocks(steps, passes, cell, facts)
+        with NewFolder(self.run.cell(cell.id)) as folder:
+            gather_cell(folder, facts, taken.passes, taken.events)
+            judged = judge_cell(read_evidence(folder), self.config.gate)
+            write_json(folder / "cell.json", judged)
+        self._keep_repro(cell)
+        return judged
+
+    def _facts(self, cell: Cell, primed: int) -> CellFacts:
+        looks = self.config.gate.looks
+        return CellFacts(
             cell_id=cell.id,
             launch_id=self.launch.id,
             budget=cell.budget,
@@ -160,13 +188,24 @@ class LaunchSession:
             primed_blocks=primed,
             preempts=self.config.check.preempts,
             damage=self._damage_of(cell),
+            looks=looks,
+            questions=None if looks == 1 else len(self.prompts),
         )
-        with NewFolder(self.run.cell(cell.id)) as folder:
-            gather_cell(folder, facts, taken.passes, taken.events)
-            judged = judge_cell(read_evidence(folder), self.config.gate)
-            write_json(folder / "cell.json", judged)
-        self._keep_repro(cell)
-        return judged
+
+    def _take_blocks(self, steps: Sequence[Step], passes: Path, cell: Cell, facts: CellFacts) -> Taken:
+        """Takes a cell's steps for one block of documents after another, until a look ends it."""
+        taken, gate = self._of_launch, self.config.gate
+        blocks = blocks_of(len(self.prompts), gate.looks, self.config.load.seed)
+        for number, positions in enumerate(blocks, start=1):
+            prompts = [self.prompts[position] for position in positions]
+            asked = Asked(prompts, part_of_task(self.task, self.config.task.name, prompts), number)
+            taken += self._take(steps, passes / f"block{number}", asked, cell)
+            seen = as_evidence(collect_cell(facts, taken.passes, taken.events))
+            look = judge_cell(seen, gate)["looks"]["looks"][-1]
+            self.progress.done(f"{cell.id}: look {number} of {gate.looks}, {look['n']} questions: {look['verdict']}")
+            if look["ends"]:
+                break
+        return taken
 
     def _keep_repro(self, cell: Cell) -> None:
         """Writes the cell's repro bundle; what it fails of costs the bundle and not the cell, which is complete."""
@@ -176,14 +215,19 @@ class LaunchSession:
             told = first_line(error) or type(error).__name__
             self.progress.warn(f"the repro bundle of {cell.id} could not be written ({told}); the cell is complete.")
 
-    def _take(self, steps: Sequence[Step], passes: Path, cell: Cell | None = None) -> Taken:
+    @property
+    def _all(self) -> Asked:
+        return Asked(self.prompts, self.task)
+
+    def _take(self, steps: Sequence[Step], passes: Path, asked: Asked, cell: Cell | None = None) -> Taken:
         """Takes steps in order and notes what each of them saw; their passes are written below ``passes``."""
         taken = Taken([], [])
         for step in steps:
             if step.action == "pass":
-                taken.passes.append(self._pass(step, passes, cell))
+                taken.passes.append(self._pass(step, passes, asked, cell))
             seen = {} if step.action == "pass" else self._act(step, cell)
-            at = {} if step.concurrency is None else {"concurrency": step.concurrency}
+            at: dict[str, Any] = {} if step.concurrency is None else {"concurrency": step.concurrency}
+            at |= {} if asked.block is None else {"block": asked.block}
             taken.events.append({"step": step.action, "argument": _shown(step.argument), **at, **seen})
         return taken
 
@@ -267,19 +311,22 @@ class LaunchSession:
     def _corrupt(self, corruption: Corruption) -> dict[str, Any]:
         return {"damaged": corrupt_files(self._l2_dir, corruption)}
 
-    def _pass(self, step: Step, passes: Path, cell: Cell | None) -> Path:
+    def _pass(self, step: Step, passes: Path, asked: Asked, cell: Cell | None) -> Path:
         name, load = str(step.argument), self.config.load
         folder = passes / name
-        self.progress.stage(f"{name} pass of {cell.id}" if cell else f"{name} pass", total=len(self.prompts))
+        block = "" if asked.block is None else f"block{asked.block}"
+        told = f"{name} pass of {cell.id} {block}".rstrip() if cell else f"{name} pass"
+        self.progress.stage(told, total=len(asked.prompts))
         run_pass(
             name,
             self.stack,
             folder,
-            task=self.task,
-            task_config=self.config.task,
+            task=asked.task,
+            # All that are asked, however many the task would have.
+            task_config=replace(self.config.task, limit=len(asked.prompts)) if block else self.config.task,
             load=load if step.concurrency is None else replace(load, concurrency=step.concurrency),
-            prompts=self.prompts,
-            order=f"{cell.id}/{name}" if cell else None,
+            prompts=asked.prompts,
+            order="/".join(filter(None, (cell.id, block, name))) if cell else None,
             on_done=self.progress.step,
         )
         return folder

@@ -100,14 +100,14 @@ def parse_check(config: CheckConfig) -> Check:
     if variants and (cell or seeded):
         raise UsageError(f"check {config.name} has variants, so it can't have a cell or a seeded_cell beside them.")
     for steps in variants.values() if variants else [cell]:
-        _check_passes(config.name, _passes(launch + steps))
+        _check_passes(config.name, passes_of(launch + steps))
     everything = launch + cell + seeded + tuple(step for each in variants.values() for step in each)
     _check_needs(config, everything)
     if any(step.action == "seed" for step in launch + cell):
         raise UsageError(f"check {config.name}: seed belongs into seeded_cell: elsewhere there is no target hit rate.")
     if seeded:
         _check_seeded(config.name, launch, cell, seeded)
-    passes = _passes(launch + (next(iter(variants.values())) if variants else cell))
+    passes = passes_of(launch + (next(iter(variants.values())) if variants else cell))
     _check_kept(config, cell, variants)
     if any((config.warm_from == "mixed") != bool(primed_blocks(each)) for each in variants.values() or [cell]):
         raise UsageError(
@@ -192,17 +192,18 @@ def _check_needs(config: CheckConfig, steps: Sequence[Step]) -> None:
 
 
 def _check_seeded(name: str, launch: tuple[Step, ...], cell: tuple[Step, ...], seeded: tuple[Step, ...]) -> None:
-    if _passes(seeded) != _passes(cell):
+    if passes_of(seeded) != passes_of(cell):
         raise UsageError(
-            f"check {name}: seeded_cell has the passes {', '.join(_passes(seeded)) or 'none'} and cell has "
-            f"{', '.join(_passes(cell)) or 'none'}: they must be the same."
+            f"check {name}: seeded_cell has the passes {', '.join(passes_of(seeded)) or 'none'} and cell has "
+            f"{', '.join(passes_of(cell)) or 'none'}: they must be the same."
         )
     # What cold or an earlier cell has left in LMCache would be retrieved as well.
     if seeded[0] != Step("clear") or sum(step.action == "seed" for step in seeded) != 1:
         raise UsageError(f"check {name}: seeded_cell must begin with clear and have one seed step.")
 
 
-def _passes(steps: Sequence[Step]) -> tuple[str, ...]:
+def passes_of(steps: Sequence[Step]) -> tuple[str, ...]:
+    """Names of the passes among steps, in order."""
     return tuple(str(step.argument) for step in steps if step.action == "pass")
 
 

@@ -116,6 +116,8 @@ RANGED: list[Row] = [
     (["check.kv_blocks_per_request=nan"], ["check.kv_blocks_per_request=nan", "between 0.1 and"]),
     (["check.launch=[clear,{pass: {name: cold, concurrency: 99999}}]"], ["concurrency=99999", "from 1 to 10000"]),
     (["sweep.repeats=0"], ["sweep.repeats=0", "between 1 and"]),
+    (["gate.looks=0"], ["gate.looks=0", "between 1 and 100"]),
+    (["gate=quick", "gate.interim_alpha=1"], ["gate.interim_alpha=1", "between 0.001 and 0.9"]),
     (["model=qwen3_6_27b", "model.geometry.head_dim=0"], ["model.geometry.head_dim=0", "between 1 and"]),
 ]  # fmt: skip
 
@@ -141,6 +143,14 @@ SWEEPS: list[Row] = [
 
 TOGETHER: list[Row] = [
     (["gate.margin=0.4"], ["gate.margin=0.4", "task.floor=0.3", "smaller"]),
+    (["gate=quick", "gate.mode=threshold"], ["gate.looks=5 needs gate.mode=tost", "Use gate.looks=1"]),
+    (["gate=quick", "sweep.hit_rates=[full,0.5]"], ["gate.looks=5", "sweep.hit_rates=['full', 0.5]", "equivalence"]),
+    (["gate=quick", "sweep.budgets=[N,2N-1]"], ["gate.looks=5", "sweep.budgets=['N', '2N-1']", "equivalence"]),
+    (["gate=quick", "sweep.repeats=2"], ["gate.looks=5", "sweep.repeats=2", "use gate=equivalence"]),
+    (["gate=quick", "check=divergence"], ["gate.looks=5", "sweep.diverge_after=[5, 3]", "use gate=equivalence"]),
+    (["gate=quick", "sweep=selftest"], ["gate.looks=5", "sweep.damage=", "use gate=equivalence"]),
+    (["gate=quick", "check=restart_vllm"], ["gate.looks=5", "restart step", "use check=reset_warm"]),
+    (["gate=quick", "task.limit=4"], ["gate.looks=5", "4 are asked", "raise task.limit"]),
     (["task.min_fewshot=9", "task.max_fewshot=3"], ["task.min_fewshot=9", "task.max_fewshot=3"]),
     (["task.min_blocks=50"], ["task.min_blocks=50", "task.blocks=6", "raise task.blocks"]),
     (["task.max_gen_toks=5000"], ["task.max_gen_toks=5000", "model.max_model_len=4096", "lower it"]),

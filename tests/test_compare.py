@@ -145,6 +145,12 @@ def test_documents_are_paired_by_their_prompts() -> None:
         data({"prompt_set_sha256": "x"}, right={1: 1, 2: 1}), data({"prompt_set_sha256": "x"}, right={2: 0, 3: 1})
     )
     assert same == Pairing(frozenset({2}), True, True)
+    early = {"prompt_set_sha256": "x", "looks": {"asked": 1, "questions": 3}}
+    whole = {"prompt_set_sha256": "x", "looks": {"asked": 3, "questions": 3}}
+    assert pair(data(early, right={1: 1}), data(whole, right={1: 1, 2: 1, 3: 0})) == Pairing(
+        frozenset({1}), False, True
+    )
+    assert pair(data(early, right={1: 1}), data(early, right={1: 0})).whole
     one, other = data(prompts={1: "a", 2: "b", 3: "c"}), data(prompts={1: "a", 2: "other", 3: "c", 4: "d"})
     assert pair(one, other) == Pairing(frozenset({1, 3}), False, True)
     assert pair(one, one).whole

@@ -75,6 +75,14 @@ def test_overrides_go_on_top_of_it(bundle: Path, asked: list[RunConfig]) -> None
     assert (config.load.seed, config.sweep.budgets, config.run_id) == (5, [127], "again")
 
 
+def test_a_replay_asks_all_prompts_at_once(tmp_path: Path, asked: list[RunConfig]) -> None:
+    """Few prompts, chosen because they differed: there is nothing to look at in between."""
+    path = write_bundle(ill_run(tmp_path, broken(), "gate=quick"), CELL)
+    main(["run", f"replay={path}"])
+    (config,) = asked
+    assert (config.gate.name, config.gate.looks) == ("quick", 1)
+
+
 def test_every_job_of_a_multirun_has_its_own_overrides(bundle: Path, asked: list[RunConfig], tmp_path: Path) -> None:
     main(["run", "-m", f"replay={bundle}", "check=reset_warm,bypassed", f"hydra.sweep.dir={tmp_path / 'multirun'}"])
     assert [config.check.name for config in asked] == ["reset_warm", "bypassed"]

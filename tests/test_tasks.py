@@ -19,7 +19,7 @@ from harness.pocket import CHECKPOINT
 from harness.workload.prompts import Prompt
 from harness.workload.scoring import StoredPromptsModel, score_pass
 from harness.workload.stream import RequestRecord
-from harness.workload.tasks import build_prompts, load_task, read_jsonl, stored_task
+from harness.workload.tasks import build_prompts, load_task, part_of_task, read_jsonl, stored_task
 
 POCKET = TaskConfig(name="pocket", limit=6, blocks=3)
 MODEL = str(CHECKPOINT)
@@ -349,6 +349,18 @@ def test_stored_prompts_are_scored_as_the_task_scores_its_own(data: Path) -> Non
         texts = {prompt.doc_id: model_texts[prompt.doc_id] for prompt in chosen}
         stored = score_pass(again, replace(config, limit=2), chosen, lambda texts=texts: answering(texts))  # type: ignore[misc]
         assert stored.equals(own[own["doc_id"] > 0].reset_index(drop=True))
+
+
+def test_a_part_of_a_task_asks_and_scores_as_the_whole_does(data: Path) -> None:
+    """Documents that are not the first, whose examples lm-eval would draw anew."""
+    for config in (gsm8k(data, num_fewshot=2), replace(POCKET, limit=3)):
+        task = load_task(config, 64, MODEL)
+        prompts = built(task, config)
+        whole = score_pass(task, config, prompts, lambda: answering({2: "#### 64", 1: "#### 62", 0: "#### 9"}))
+        chosen = [prompts[2], prompts[1]]
+        part = part_of_task(task, config.name, chosen)
+        samples = score_pass(part, replace(config, limit=2), chosen, lambda: answering({2: "#### 64", 1: "#### 62"}))
+        assert samples.equals(whole[whole["doc_id"] > 0].reset_index(drop=True))
 
 
 def test_nothing_in_a_stored_prompt_is_a_template() -> None:

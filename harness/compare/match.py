@@ -57,7 +57,7 @@ class Pairing:
 
     documents: frozenset[int]
     whole: bool
-    """Whether these are all, in both."""
+    """Whether these are all, in both: not where a cell ended early, at a look, unless both did at the same one."""
     known: bool
     """Whether it can be told at all, of prompts by their hashes."""
 
@@ -95,7 +95,8 @@ def pair(a: CellData, b: CellData) -> Pairing:
     hashes = [each.cell.get("prompt_set_sha256") for each in (a, b)]
     if hashes[0] is not None and hashes[0] == hashes[1]:
         ids = [set(each.samples["doc_id"]) | set(each.requests["doc_id"]) for each in (a, b)]
-        return Pairing(frozenset(map(int, ids[0] & ids[1])), True, True)
+        early = any(looks["asked"] < looks["questions"] for each in (a, b) if (looks := each.cell.get("looks")))
+        return Pairing(frozenset(map(int, ids[0] & ids[1])), not early or ids[0] == ids[1], True)
     prompts = [_prompts(each) for each in (a, b)]
     if not all(prompts):
         return Pairing(frozenset(), False, None not in hashes)

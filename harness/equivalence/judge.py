@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from harness.equivalence.documents import replay_numbers
 from harness.equivalence.drift import measure_drift
 from harness.equivalence.evidence import CellFacts, Evidence, PassEvidence
 from harness.equivalence.lmcache_ci import lmcache_rule
+from harness.equivalence.looks import gate_at, look_of, stop_reason
 from harness.equivalence.paired import PairedTable, paired_table
 from harness.equivalence.reuse import Reuse, measure_reuse
 from harness.equivalence.score import score_tests
-from harness.equivalence.validity import check_validity, hit_rate
+from harness.equivalence.validity import ValidityCheck, check_blocks, check_validity, hit_rate
 from harness.equivalence.verdict import decide, decide_uncompared
 from harness.errors import HarnessError
 from harness.measure.summary import summarize_pass
@@ -28,8 +30,41 @@ def judge_cell(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
     Raises:
         HarnessError: the task's scores are not 0 or 1, so questions can't be counted as right or wrong.
     """
+    if gate.looks > 1 and evidence.blocks:
+        return judge_looks(evidence, replace(gate, looks=evidence.facts.looks))
+    return _judged(evidence, gate, check_validity(evidence, gate)) | {"looks": None}
+
+
+def judge_looks(evidence: Evidence, gate: GateConfig) -> dict[str, Any]:
+    """The same of a cell that was measured block by block: judged at its first look that ends it.
+
+    Args:
+        evidence: with blocks.
+        gate: of the run, with as many looks as the evidence has planned.
+    """
+    looks: list[dict[str, Any]] = []
+    for number in range(1, len(evidence.blocks) + 1):
+        seen, ordinary = evidence.until(number), gate_at(gate, number)
+        judged = _judged(seen, ordinary, check_blocks(seen, ordinary))
+        looks.append(look_of(judged, number, gate))
+        if looks[-1]["ends"]:
+            break
+    asked = evidence.facts.questions or looks[-1]["n"]
+    why = stop_reason(looks[-1], asked, gate)
+    told = {
+        "planned": gate.looks,
+        "questions": asked,
+        "asked": looks[-1]["n"],
+        "share": looks[-1]["level"] / gate.alpha,
+        "why": why,
+        "looks": looks,
+    }
+    return judged | {"gate": asdict(gate), "reasons": [*judged["reasons"], why], "looks": told}
+
+
+def _judged(evidence: Evidence, gate: GateConfig, validity: Sequence[ValidityCheck]) -> dict[str, Any]:
+    """All of a cell.json but its looks."""
     facts = evidence.facts
-    validity = check_validity(evidence, gate)
     reuse = measure_reuse(evidence)
     if reason := nothing_retrieved(facts, reuse):
         score = drift = lmcache = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -74,6 +74,22 @@ def local_share(evidence: Evidence) -> float:
 def check_validity(evidence: Evidence, gate: GateConfig) -> list[ValidityCheck]:
     """All checks that a cell of this kind must hold, in the order in which a person would ask."""
     return [check(evidence, gate) for check in checks_for(evidence)]
+
+
+def check_blocks(evidence: Evidence, gate: GateConfig) -> list[ValidityCheck]:
+    """All checks over all blocks together and in each of them: what one block lacks, others can't make up for.
+
+    The score of a block alone has too few questions to be called competence: that counts over all of them.
+    """
+    checks = check_validity(evidence, gate)
+    for number in range(1, len(evidence.blocks) + 1):
+        of_block = check_validity(evidence.of_block(number), gate)
+        told = [replace(each, observed=f"{each.observed} in block {number}") for each in of_block]
+        checks = [
+            alone if whole.ok and not alone.ok and whole.check != competence.__name__ else whole
+            for whole, alone in zip(checks, told, strict=True)
+        ]
+    return checks
 
 
 def checks_for(evidence: Evidence) -> Sequence[Callable[[Evidence, GateConfig], ValidityCheck]]:

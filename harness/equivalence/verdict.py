@@ -30,9 +30,9 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 4, Verdict
 WORST_FIRST = (Verdict.FAIL, Verdict.INVALID, Verdict.INCONCLUSIVE, Verdict.PASS)
 
 FAILING: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "McNemar": lambda cell: cell["paired"]["mcnemar_p"],
-    "loss": lambda cell: cell["paired"]["loss_p"],
-    "drift": lambda cell: cell["drift"]["p"],
+    "McNemar": lambda cell: of_alpha(cell, cell["paired"]["mcnemar_p"]),
+    "loss": lambda cell: of_alpha(cell, cell["paired"]["loss_p"]),
+    "drift": lambda cell: of_alpha(cell, cell["drift"]["p"]),
 }
 """Kinds of tests that a cell can fail by, and where cell.json holds their p-values (null: not judged)."""
 
@@ -112,6 +112,16 @@ def run_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     return next((verdict for verdict in WORST_FIRST if verdict in seen), Verdict.INVALID)
 
 
+def of_alpha(cell: Mapping[str, Any], p: float | None) -> float | None:
+    """A p-value that alpha can be compared with: divided by the share of alpha that its look has, at most 1.
+
+    The weights are the same for every alpha, so that it is a p-value over all looks: P(p_k / w_k <= u at the look k
+    that ends the cell) <= w_1 u + ... + w_K u = u (weighted Bonferroni; Holm 1979).
+    """
+    looks = cell.get("looks")
+    return p if p is None or not looks else min(1.0, p / float(looks["share"]))
+
+
 def exit_code(verdict: Verdict, on_inconclusive: str) -> int:
     """0 pass, 1 fail, 4 inconclusive or invalid; an inconclusive run may be let through with a warning."""
     if verdict is Verdict.INCONCLUSIVE and on_inconclusive == "warn":
@@ -132,7 +142,7 @@ def judge_score(score: ScoreTests) -> Decision:
     """What TOST, McNemar and the loss beyond the margin come to, without drift."""
     table, alpha = score.table, score.alpha
     interval = (
-        f"{100 * score.confidence:.0f} % interval of the loss {score.low:+.4f} to {score.high:+.4f}, "
+        f"{100 * score.confidence:.4g} % interval of the loss {score.low:+.4f} to {score.high:+.4f}, "
         f"margin ±{score.margin:g}"
     )
     if score.tost_p < alpha:
@@ -225,7 +235,7 @@ def _among(cell: Mapping[str, Any], adjusted: Mapping[str, float], cells: int) -
         return verdict, f"{cell['cell']}: {verdict.value}"
     alpha = cell["gate"]["alpha"]
     # An equivalent score can't fail, however significant the loss: then it was drift.
-    equivalent = cell["paired"]["tost_p"] < alpha
+    equivalent = (of_alpha(cell, cell["paired"]["tost_p"]) or 0.0) < alpha
     kind, p = min(
         ((kind, p) for kind, p in adjusted.items() if kind == "drift" or not equivalent), key=lambda item: item[1]
     )

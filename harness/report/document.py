@@ -19,6 +19,7 @@ from harness.report.runs import Run, as_counted, most_telling, relative
 from harness.report.sweep import recommendation
 from harness.report.table import Table, without_column
 from harness.report.tables.logs import logs_table
+from harness.report.tables.looks import looks_tables
 from harness.report.tables.overview import cells_table, runs_table
 from harness.report.tables.score import drift_tables, reuse_table, score_table
 from harness.report.tables.setup import configuration_tables, launch_tables, provenance_tables
@@ -159,7 +160,8 @@ def _answers(run: Run) -> Section:
     reuse = reuse_table(run.cells)
     score = score_table(run.cells)
     scored = any(not column.words for column in score.columns)
-    tables = (*([score] if scored else []), *drift_tables(run.cells), *([reuse] if reuse else []))
+    looks = looks_tables(run.cells)
+    tables = (*([score] if scored else []), *looks, *drift_tables(run.cells), *([reuse] if reuse else []))
     corrected = [sentence for _, sentence in as_counted(run) if sentence]
     return Section("score", "Score and drift", tuple(f"{each}." for each in corrected), tables)
 

@@ -170,4 +170,4 @@ def _reasons(run: Run, telling: Mapping[str, Any] | None, doubtful: list[Mapping
 
 def _confidence(paired: Any) -> str:
     confidence = find(paired, "interval", "confidence")
-    return "" if confidence is None else f"{100 * confidence:.0f} %"
+    return "" if confidence is None else f"{100 * confidence:.4g} %"

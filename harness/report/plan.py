@@ -108,8 +108,22 @@ def cost_lines(plan: Plan) -> list[str]:
         f"and {most} {work.output_tokens:,} output tokens; plan from=results/<run id> tells how long",
         f"L1: {about}{needed / 1e9:.1f} GB hold one pass (eviction starts at {L1_WATERMARK:.0%}); "
         f"{plan.config.l1_size_gb:g} GB are set",
+        *looks_lines(plan),
         *sequences_lines(plan),
         f"chance that an unchanged model passes (margin {gate.margin:g}, n = {plan.questions}): {power}",
+    ]
+
+
+def looks_lines(plan: Plan) -> list[str]:
+    """What looks in between may save; nothing without them."""
+    first, *others = plan.looks
+    if not others:
+        return []
+    least = plan.passes * int(first["n"])
+    levels = ", ".join(f"{each['level']:.4g}" for each in plan.looks)
+    return [
+        f"that is the worst case: looks after {', '.join(str(each['n']) for each in plan.looks)} questions, and at the "
+        f"first one {least:,} requests were sent; levels {levels} of alpha = {plan.config.gate.alpha:g}"
     ]
 
 

@@ -46,6 +46,8 @@ def replayed_config(composed: DictConfig, overrides: Sequence[str]) -> RunConfig
         OmegaConf.update(config, name, _at(given, name), force_add=True)
     OmegaConf.update(config, "replay", str(path))
     OmegaConf.update(config, "task.limit", len(bundle.prompts))
+    # Few, and chosen because they differed: there is nothing to look at before all of them were asked.
+    OmegaConf.update(config, "gate.looks", 1, force_add=True)
     checked = load_config(config)
     if hidden := [name for name, value in leaves(asdict(checked)) if HIDDEN in str(value)]:
         raise UsageError(

@@ -95,6 +95,20 @@ def stored_task(name: str, prompts: Sequence[str], targets: Sequence[str]) -> Co
     return task
 
 
+def part_of_task(task: ConfigurableTask, name: str, prompts: Sequence[Prompt]) -> ConfigurableTask:
+    """Some documents of a task as a task of their own, numbered from 0: the same prompts, targets and scoring.
+
+    lm-eval can choose documents itself, but draws their few-shot examples anew then, so that prompts would be others.
+
+    Args:
+        task: all documents.
+        name: of the task.
+        prompts: of the chosen documents, in any order.
+    """
+    targets = [str(task.doc_to_target(task.eval_docs[prompt.doc_id])) for prompt in prompts]
+    return stored_task(name, [prompt.text for prompt in prompts], targets)
+
+
 def _manager_of(name: str) -> Any:
     """lm-eval's task manager, with only this task's folder: the index of all its tasks takes seconds to read."""
     import lm_eval.tasks

@@ -40,7 +40,7 @@ def score(run: RunData) -> Figure:
     if not cells:
         raise NothingToDraw("cold and warm answers were compared in no cell")
     margin, confidence = cells[0]["paired"]["margin"], cells[0]["paired"]["interval"]["confidence"]
-    note = f"bars: {100 * confidence:.0f} % intervals; beside the names: questions; not corrected over cells"
+    note = f"bars: {100 * confidence:.4g} % intervals; beside the names: questions; not corrected over cells"
     height = 1.9 + ROW * len(cells)
     figure, (ax,) = new_figure(run, "Loss of score, cold minus warm, and the margin", note, height=height)
     ax.axvspan(-margin, margin, color=GREY, alpha=0.15, linewidth=0, label=f"within the margin of ±{margin:g}")

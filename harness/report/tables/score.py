@@ -145,7 +145,7 @@ def _drift_test(cells: Sequence[Cell]) -> Table:
 
 def _confidence(cells: Sequence[Cell]) -> str:
     found = {find(cell, "paired", "interval", "confidence") for cell in cells} - {None}
-    return ", ".join(f"{100 * each:.0f} %" for each in sorted(found))
+    return ", ".join(f"{100 * each:.4g} %" for each in sorted(found))
 
 
 def _interval(cell: Cell) -> Value:
