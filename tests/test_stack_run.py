@@ -70,6 +70,17 @@ def test_the_main_job_passes(tmp_path: Path) -> None:
     assert shared_memory() <= before
 
 
+def test_gross_damage_ends_a_quick_run_early(tmp_path: Path) -> None:
+    run = start(tmp_path, "gate=quick", "check=flipped_bytes", "task.limit=200")
+    out, err = run.communicate()
+    assert run.returncode == 1, err
+    (folder,) = (tmp_path / "run" / "cells").iterdir()
+    cell = json.loads((folder / "cell.json").read_text())
+    assert cell["verdict"] == "fail"
+    assert 40 <= cell["passes"]["warm"]["n"] < 200
+    assert server_processes(tmp_path) == []
+
+
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_everything_and_keeps_what_was_measured(tmp_path: Path, stop: signal.Signals) -> None:
     before = shared_memory()
