@@ -155,18 +155,22 @@ class RunFolder:
 
     def cells(self) -> list[dict[str, Any]]:
         """Contents of every complete cell's cell.json, in the order in which they were measured."""
-        cells = [
-            self._read(path) for path in (self.path / "cells").glob("*/cell.json") if ".tmp-" not in path.parent.name
-        ]
+        whole = self.path.resolve()
+        paths = (self.path / "cells").glob("*/cell.json")
+        cells = [self._read(path, whole) for path in paths if ".tmp-" not in path.parent.name]
         return sorted(cells, key=lambda cell: str(cell["measured_at"]))
 
-    def _read(self, path: Path) -> dict[str, Any]:
+    def _read(self, path: Path, whole: Path) -> dict[str, Any]:
         """One cell.json; what it names itself and its launch becomes part of paths, and may come from a stranger.
+
+        Args:
+            path: of the file.
+            whole: the run's folder, links followed.
 
         Raises:
             UsageError: it can't be read, leads out of the run's folder, or has the name of another cell.
         """
-        if not inside(path, self.path):
+        if not path.resolve().is_relative_to(whole):
             raise UsageError(f"{path} leads out of {self.path}, to {path.resolve()}: remove the link.")
         cell = read_json(path)
         if "cell" in cell and cell["cell"] != path.parent.name:

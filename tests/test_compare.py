@@ -239,7 +239,7 @@ def test_noise_is_not_slower() -> None:
 
 def test_without_requests_there_is_no_interval_and_nothing_is_worse() -> None:
     cells = [
-        replace(timed(np.full(200, 0.1 * times), 10 * times), requests=timed(np.ones(1), 1).requests[:0])
+        replace(timed(np.full(200, 0.1 * times), 10 * times), requests=pd.DataFrame(timed(np.ones(1), 1).requests)[:0])
         for times in (1, 9)
     ]
     changes = speed_changes(cells[0], cells[1], Pairing(frozenset(range(200)), True, True), Margins(), ["warm"])

@@ -72,7 +72,7 @@ def test_the_main_job_passes(tmp_path: Path) -> None:
 
 def test_gross_damage_ends_a_quick_run_early(tmp_path: Path) -> None:
     run = start(tmp_path, "gate=quick", "check=flipped_bytes", "task.limit=200")
-    out, err = run.communicate()
+    _, err = run.communicate()
     assert run.returncode == 1, err
     (folder,) = (tmp_path / "run" / "cells").iterdir()
     cell = json.loads((folder / "cell.json").read_text())

@@ -16,6 +16,7 @@ from harness.compare.score import ScoreChange, score_changes
 from harness.compare.speed import HIGHER_IS_WORSE, PLACES, SpeedChange, beyond, speed_changes
 from harness.equivalence.holm import holm
 from harness.errors import UsageError
+from harness.report.many import MOST_CELLS
 from harness.report.runs import Run, find
 
 PASSES = ("cold", "warm")
@@ -59,6 +60,13 @@ class Comparison:
     only_b: tuple[Key, ...]
     regressions: tuple[str, ...]
     """Each in a sentence with its numbers."""
+
+    @property
+    def telling(self) -> tuple[CellChange, ...]:
+        """The cells that a person is shown, in A's order: all of them, or those that changed most for the worse."""
+        worst = sorted(self.cells, key=_badness)[:MOST_CELLS]
+        kept = {each.key for each in worst}
+        return tuple(each for each in self.cells if each.key in kept)
 
     @property
     def exit_code(self) -> int:
@@ -143,6 +151,14 @@ def _cell(
     )
 
 
+def _badness(cell: CellChange) -> tuple[bool, bool, bool, float]:
+    """Sorts cells: worse verdicts first, then other verdicts, then slower ones, then the clearest loss of score."""
+    verdicts = (cell.verdict_a, cell.verdict_b)
+    slower = not cell.speed_not_judged and any(change.worse for change in cell.speeds)
+    loss = min((change.p for change in cell.scores), default=1.0)
+    return verdicts not in WORSENED, verdicts[0] == verdicts[1], not slower, loss
+
+
 def _not_judged(pairing: Pairing, verdicts: Sequence[str], speeds: Sequence[SpeedChange]) -> str:
     if "invalid" in verdicts:
         return "a cell is invalid, and claims nothing about speed"
@@ -185,10 +201,11 @@ def _slowdowns(a: Run, b: Run, cells: Sequence[CellChange], margins: Margins) ->
     for cell in cells:
         for change in () if cell.speed_not_judged else cell.speeds:
             judged[cell.key.point, change.name, change.measure].append(change)
+    cells_a, cells_b = _by_point(a), _by_point(b)
     told = []
     for (point, name, measure), changes in judged.items():
         worse = [change for change in changes if change.worse]
-        whole = _median(b, point, name, measure) / _median(a, point, name, measure)
+        whole = _median(cells_b[point], name, measure) / _median(cells_a[point], name, measure)
         if 2 * len(worse) <= len(changes) or not beyond(measure, whole, whole, margins.speed_margin):
             continue
         clearest = max(worse, key=lambda each: each.ratio if HIGHER_IS_WORSE[measure] else -each.ratio)
@@ -200,12 +217,18 @@ def _slowdowns(a: Run, b: Run, cells: Sequence[CellChange], margins: Margins) ->
     return told
 
 
-def _median(run: Run, point: Point, name: str, measure: str) -> float:
-    """Median of a measure over all repeats of a point that are not invalid."""
-    cells = [
-        cell for cell in run.cells if key_of(model_of(run), cell).point == point and cell.get("verdict") != "invalid"
-    ]
-    return median(float(value) for cell in cells if (value := find(cell, "passes", name, *PLACES[measure])))
+def _by_point(run: Run) -> dict[Point, list[Mapping[str, Any]]]:
+    """Cells of a run that are not invalid, repeats of a point together."""
+    found: dict[Point, list[Mapping[str, Any]]] = defaultdict(list)
+    for cell in run.cells:
+        if cell.get("verdict") != "invalid":
+            found[_point(run, cell)].append(cell)
+    return found
+
+
+def _median(repeats: Sequence[Mapping[str, Any]], name: str, measure: str) -> float:
+    """Median of a measure over repeats of a point."""
+    return median(float(value) for cell in repeats if (value := find(cell, "passes", name, *PLACES[measure])))
 
 
 def _measure(change: SpeedChange) -> str:

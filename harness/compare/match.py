@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from harness.report.runs import Run
 from harness.sweep import budget_in_blocks
@@ -17,6 +20,9 @@ CELL_ID = re.compile(r"^budget(?P<budget>\d+)-(?P<point>.+)-r(?P<repeat>\d+)$")
 
 REQUESTS = ("pass", "doc_id", "prompt_sha256", "sent_s", "ttft_s", "finished_s", "output_tokens", "error")
 SAMPLES = ("pass", "doc_id", "score")
+
+Columns = pd.DataFrame | Mapping[str, NDArray[Any]]
+"""A table by the names of its columns, which are all as long."""
 
 
 class Point(NamedTuple):
@@ -47,8 +53,8 @@ class CellData:
     """A cell with what it says of single documents; tables that are not there are empty."""
 
     cell: Mapping[str, Any]
-    requests: pd.DataFrame
-    samples: pd.DataFrame
+    requests: Columns
+    samples: Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,10 @@ def pair(a: CellData, b: CellData) -> Pairing:
     """
     hashes = [each.cell.get("prompt_set_sha256") for each in (a, b)]
     if hashes[0] is not None and hashes[0] == hashes[1]:
-        ids = [set(each.samples["doc_id"]) | set(each.requests["doc_id"]) for each in (a, b)]
+        ids = [np.union1d(each.samples["doc_id"], each.requests["doc_id"]) for each in (a, b)]
         early = any(looks["asked"] < looks["questions"] for each in (a, b) if (looks := each.cell.get("looks")))
-        return Pairing(frozenset(map(int, ids[0] & ids[1])), not early or ids[0] == ids[1], True)
+        both = frozenset(map(int, np.intersect1d(ids[0], ids[1], assume_unique=True)))
+        return Pairing(both, not early or np.array_equal(ids[0], ids[1]), True)
     prompts = [_prompts(each) for each in (a, b)]
     if not all(prompts):
         return Pairing(frozenset(), False, None not in hashes)
@@ -104,14 +111,33 @@ def pair(a: CellData, b: CellData) -> Pairing:
     return Pairing(frozenset(same), len(same) == len(prompts[0]) == len(prompts[1]), True)
 
 
+def first_rows(table: Columns, chosen: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Documents among the chosen rows, ascending, and the first of these rows that each has."""
+    rows = np.flatnonzero(chosen)
+    documents, first = np.unique(np.asarray(table["doc_id"])[rows], return_index=True)
+    return documents, rows[first]
+
+
+def of_pass(table: Columns, name: str) -> NDArray[np.bool_]:
+    """Which rows are of a pass."""
+    return np.asarray(np.asarray(table["pass"], dtype=object) == name, dtype=bool)
+
+
 def _prompts(data: CellData) -> dict[int, str]:
-    rows = data.requests.drop_duplicates("doc_id")
-    return {int(doc_id): str(sha) for doc_id, sha in zip(rows["doc_id"], rows["prompt_sha256"], strict=True)}
+    hashes = np.asarray(data.requests["prompt_sha256"])
+    documents, rows = first_rows(data.requests, np.ones(len(hashes), dtype=bool))
+    return {int(document): str(hashes[row]) for document, row in zip(documents, rows, strict=True)}
 
 
-def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+def _table(path: Path, columns: Sequence[str]) -> Columns:
+    """Columns of a file; a run of many cells has thousands of them, so only these are read, and without pandas, which
+    takes several times as long over a file of a few hundred rows.
+    """
     try:
-        return pd.read_parquet(path, columns=list(columns))
+        with pq.ParquetFile(path) as file:
+            if set(columns) <= set(file.schema_arrow.names):
+                found = file.read(list(columns), use_threads=False)
+                return {name: found[name].to_numpy() for name in columns}
     except (OSError, ValueError, KeyError):
-        empty: dict[Hashable, list[Any]] = {column: [] for column in columns}
-        return pd.DataFrame(empty)
+        pass
+    return {column: np.empty(0) for column in columns}

@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from statsmodels.stats.proportion import confint_proportions_2indep, test_proportions_2indep
 
 from harness.compare.margins import Margins
-from harness.compare.match import CellData, Pairing
+from harness.compare.match import CellData, Pairing, first_rows, of_pass
 from harness.equivalence.paired import PairedTable, loss_p, mcnemar_p, paired_table, score_interval
 from harness.report.runs import find
+
+RIGHT = 0.5
+"""Scores beyond it are right answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,9 @@ def _unpaired(name: str, a: tuple[int, int], b: tuple[int, int], margins: Margin
 
 
 def _right(data: CellData, name: str) -> dict[int, bool]:
-    rows = data.samples[data.samples["pass"] == name].drop_duplicates("doc_id")
-    scores: pd.Series[float] = rows["score"]
-    return {int(doc_id): bool(score > 0.5) for doc_id, score in zip(rows["doc_id"], scores, strict=True)}
+    documents, rows = first_rows(data.samples, of_pass(data.samples, name))
+    right = np.asarray(data.samples["score"], dtype=float)[rows] > RIGHT
+    return dict(zip(documents.tolist(), right.tolist(), strict=True))
 
 
 def _count(data: CellData, name: str) -> tuple[int, int] | None:

@@ -6,20 +6,18 @@ They tell how much the choice of documents matters, not how much one launch diff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
 
 from harness.compare.margins import Margins
-from harness.compare.match import CellData, Pairing
+from harness.compare.match import CellData, Columns, Pairing, first_rows, of_pass
+from harness.compare.resamples import FloatArray, interval, medians, resamples, sums
 from harness.report.runs import find
-
-FloatArray = NDArray[np.float64]
 
 TTFT, THROUGHPUT = "ttft_p50_s", "output_tokens_per_s"
 
@@ -31,7 +29,11 @@ HIGHER_IS_WORSE = {TTFT: True, THROUGHPUT: False}
 FEWEST = 10
 """Documents below which a bootstrap says nothing."""
 
-SEED = 0
+TIMES = ("sent_s", "ttft_s", "finished_s", "output_tokens")
+"""What is read of every request."""
+
+Times = Mapping[str, FloatArray]
+"""Those columns, of some requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,9 @@ def speed_changes(
             if None in values or not all(values):
                 continue
             before, after = map(float, values)
-            interval = None
-            if len(of_a) >= FEWEST:
-                interval = intervals(of_a, of_b, after / before, margins)
-            low, high = interval or (None, None)
+            n = len(of_a["ttft_s"])
+            ends = intervals(of_a, of_b, after / before, margins) if n >= FEWEST else None
+            low, high = ends or (None, None)
             found.append(
                 SpeedChange(
                     name,
@@ -80,7 +81,7 @@ def speed_changes(
                     after / before,
                     low,
                     high,
-                    len(of_a),
+                    n,
                     beyond(measure, low, high, margins.speed_margin),
                 )
             )
@@ -94,16 +95,14 @@ def beyond(measure: str, low: float | None, high: float | None, margin: float) -
     return low > 1 + margin if HIGHER_IS_WORSE[measure] else high < 1 - margin
 
 
-def ttft_interval(a: pd.DataFrame, b: pd.DataFrame, ratio: float, margins: Margins) -> tuple[float, float]:
+def ttft_interval(a: Times, b: Times, ratio: float, margins: Margins) -> tuple[float, float]:
     """Interval of the ratio of medians."""
-
-    def statistic(before: FloatArray, after: FloatArray, axis: int) -> FloatArray:
-        return np.asarray(np.median(after, axis=axis) / np.median(before, axis=axis))
-
-    return _interval([a["ttft_s"], b["ttft_s"]], statistic, margins)
+    before, after = a["ttft_s"], b["ttft_s"]
+    drawn = resamples(len(before), margins.resamples)
+    return interval((medians(after, counts) / medians(before, counts) for counts in drawn), margins.confidence)
 
 
-def flow_interval(a: pd.DataFrame, b: pd.DataFrame, ratio: float, margins: Margins) -> tuple[float, float]:
+def flow_interval(a: Times, b: Times, ratio: float, margins: Margins) -> tuple[float, float]:
     """Interval of the ratio of throughputs.
 
     A pass's wall time belongs to no document, but by Little's law it is the sum of all latencies ÷ requests in flight.
@@ -112,40 +111,28 @@ def flow_interval(a: pd.DataFrame, b: pd.DataFrame, ratio: float, margins: Margi
     """
     tokens = [each["output_tokens"] for each in (a, b)]
     latencies = [each["finished_s"] - each["sent_s"] for each in (a, b)]
-
-    def statistic(tok_a: Any, lat_a: Any, tok_b: Any, lat_b: Any, axis: int) -> FloatArray:
-        before, after = (tok.sum(axis=axis) / lat.sum(axis=axis) for tok, lat in ((tok_a, lat_a), (tok_b, lat_b)))
-        return np.asarray(after / before)
-
-    data = [tokens[0], latencies[0], tokens[1], latencies[1]]
+    values = np.stack([tokens[1], latencies[0], latencies[1], tokens[0]])
+    of_resamples = (sums(values, counts) for counts in resamples(values.shape[1], margins.resamples))
+    low, high = interval((each[0] * each[1] / (each[2] * each[3]) for each in of_resamples), margins.confidence)
     whole = (tokens[1].sum() / latencies[1].sum()) / (tokens[0].sum() / latencies[0].sum())
-    low, high = _interval(data, statistic, margins)
     return float(low * ratio / whole), float(high * ratio / whole)
 
 
-def _interval(
-    data: Sequence[pd.Series[Any]], statistic: Callable[..., FloatArray], margins: Margins
-) -> tuple[float, float]:
-    found = bootstrap(
-        tuple(np.asarray(each, dtype=float) for each in data),
-        statistic,
-        paired=True,
-        vectorized=True,
-        n_resamples=margins.resamples,
-        batch=500,
-        confidence_level=margins.confidence,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return float(found.low), float(found.high)
-
-
-def _answered(a: CellData, b: CellData, pairing: Pairing, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _answered(a: CellData, b: CellData, pairing: Pairing, name: str) -> tuple[Times, Times]:
     """Requests of a pass that both cells have answered, in the same order of documents."""
-    tables = []
-    for each in (a, b):
-        rows = each.requests
-        rows = rows[(rows["pass"] == name) & rows["error"].isna() & rows["ttft_s"].notna() & rows["finished_s"].notna()]
-        tables.append(rows.drop_duplicates("doc_id").set_index("doc_id"))
-    both = sorted(pairing.documents & set(tables[0].index) & set(tables[1].index))
-    return tables[0].loc[both], tables[1].loc[both]
+    (of_a, rows_a), (of_b, rows_b) = (_first_answers(each.requests, name) for each in (a, b))
+    both, places_a, places_b = np.intersect1d(of_a, of_b, assume_unique=True, return_indices=True)
+    paired = np.array([document in pairing.documents for document in both.tolist()], dtype=bool)
+    return _times(a, rows_a[places_a[paired]]), _times(b, rows_b[places_b[paired]])
+
+
+def _first_answers(requests: Columns, name: str) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Documents that a pass has answered, and where; of one that was answered twice, the first."""
+    chosen = of_pass(requests, name) & pd.isna(np.asarray(requests["error"]))
+    for time in ("ttft_s", "finished_s"):
+        chosen &= ~np.isnan(np.asarray(requests[time], dtype=float))
+    return first_rows(requests, chosen)
+
+
+def _times(data: CellData, rows: NDArray[np.intp]) -> Times:
+    return {column: np.asarray(data.requests[column], dtype=float)[rows] for column in TIMES}

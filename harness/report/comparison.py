@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from harness.compare.changes import Change
 from harness.compare.compare import CellChange, Comparison
+from harness.compare.match import Key
 from harness.compare.score import ScoreChange
 from harness.compare.speed import TTFT, SpeedChange
 from harness.report.forms import counted, p_value
+from harness.report.many import some_lines
 from harness.report.markdown import SYMBOLS, escaped, table_lines
 from harness.report.table import Column, Table, Value, numbers, without_empty_columns, word_columns, words
 from harness.report.tables.terminal import print_table
@@ -20,6 +22,8 @@ LAUNCHES = (
     "Intervals are over documents, and do not hold how much one launch differs from the next: with sweep.repeats, a "
     "slowdown counts where most repeats and the medians of all repeats have it."
 )
+
+JSON_HAS_ALL = "format=json has all"
 
 
 def print_comparison(console: Console, found: Comparison) -> None:
@@ -35,7 +39,7 @@ def print_comparison(console: Console, found: Comparison) -> None:
         console.print(Text(sentence, style="dim"), soft_wrap=unwrapped)
     style = "bold red" if found.regressions else "bold green"
     console.print(Text(conclusion(found), style=style), soft_wrap=unwrapped)
-    for regression in found.regressions:
+    for regression in some_lines(found.regressions, JSON_HAS_ALL):
         console.print(Text(f"  {regression}"), soft_wrap=unwrapped)
 
 
@@ -74,6 +78,11 @@ def difference_sentences(found: Comparison) -> list[str]:
 def notes(found: Comparison) -> list[str]:
     """What a reader has to know of the tables."""
     told = []
+    if len(found.telling) < len(found.cells):
+        told.append(
+            f"Of {len(found.cells):,} cells the tables show the {len(found.telling)} that changed most for the worse; "
+            f"{JSON_HAS_ALL}. All of them are judged."
+        )
     if found.speed_not_judged:
         told.append(f"Speed is shown and not judged: {found.speed_not_judged}.")
     else:
@@ -93,7 +102,8 @@ def notes(found: Comparison) -> list[str]:
 def tables(found: Comparison) -> list[Table]:
     """Differences, score and speed."""
     shown = [changes_table("Configuration", found.config), changes_table("Versions and machine", found.provenance)]
-    shown += [_verdict_table(found), _score_table(found), _speed_table(found)]
+    cells, names = found.telling, _names(found)
+    shown += [_verdict_table(cells, names), _score_table(found, cells, names), _speed_table(found, cells, names)]
     return [table for table in shown if table.rows]
 
 
@@ -103,21 +113,21 @@ def changes_table(name: str, changes: Sequence[Change]) -> Table:
     return Table(f"{name}: what differs", word_columns("field", "A", "B"), rows)
 
 
-def _verdict_table(found: Comparison) -> Table:
+def _verdict_table(shown: Sequence[CellChange], names: Mapping[Key, str]) -> Table:
     """Cells whose verdict is not the same."""
     rows = tuple(
         (
-            words(_short(found, cell)),
+            words(names[cell.key]),
             Value(cell.verdict_a, tone=cell.verdict_a),
             Value(cell.verdict_b, tone=cell.verdict_b),
         )
-        for cell in found.cells
+        for cell in shown
         if cell.verdict_a != cell.verdict_b
     )
     return Table("Verdicts: what differs", word_columns("cell", "A", "B"), rows)
 
 
-def _score_table(found: Comparison) -> Table:
+def _score_table(found: Comparison, shown: Sequence[CellChange], names: Mapping[Key, str]) -> Table:
     columns = (
         *word_columns("cell", "pass"),
         Column("n"),
@@ -127,18 +137,18 @@ def _score_table(found: Comparison) -> Table:
         Column("flips"),
         Column("p", f"> {found.margins.score_margin:g}"),
     )
-    rows = tuple(_score_row(found, cell, change) for cell in found.cells for change in cell.scores)
+    rows = tuple(_score_row(names, cell, change) for cell in shown for change in cell.scores)
     note = "Flips: right in A and wrong in B / the other way round. p: of a loss beyond the margin, of each test alone."
-    if not all(change.paired for cell in found.cells for change in cell.scores):
+    if not all(change.paired for cell in shown for change in cell.scores):
         note += " Two n: unpaired, since the questions are not the same, which sees much less."
     return without_empty_columns(Table("Score", columns, rows, note))
 
 
-def _score_row(found: Comparison, cell: CellChange, change: ScoreChange) -> tuple[Value, ...]:
+def _score_row(names: Mapping[Key, str], cell: CellChange, change: ScoreChange) -> tuple[Value, ...]:
     n = f"{change.n_a:,}" if change.paired else f"{change.n_a:,} / {change.n_b:,}"
     flips = None if change.broke is None else f"{change.broke}/{change.mended}"
     return (
-        words(_short(found, cell)),
+        words(names[cell.key]),
         words(change.name),
         numbers(change.n_a, n),
         numbers(change.score_b, f"{change.score_a:.3f} → {change.score_b:.3f}"),
@@ -149,7 +159,7 @@ def _score_row(found: Comparison, cell: CellChange, change: ScoreChange) -> tupl
     )
 
 
-def _speed_table(found: Comparison) -> Table:
+def _speed_table(found: Comparison, shown: Sequence[CellChange], names: Mapping[Key, str]) -> Table:
     columns = (
         *word_columns("cell", "pass", "measure"),
         Column("A"),
@@ -159,17 +169,17 @@ def _speed_table(found: Comparison) -> Table:
         Column("n"),
         *word_columns("judged"),
     )
-    rows = tuple(_speed_row(found, cell, change) for cell in found.cells for change in cell.speeds)
+    rows = tuple(_speed_row(names, cell, change) for cell in shown for change in cell.speeds)
     return without_empty_columns(Table("Speed", columns, rows))
 
 
-def _speed_row(found: Comparison, cell: CellChange, change: SpeedChange) -> tuple[Value, ...]:
+def _speed_row(names: Mapping[Key, str], cell: CellChange, change: SpeedChange) -> tuple[Value, ...]:
     ttft = change.measure == TTFT
     form, scale = (".0f", 1000.0) if ttft else (",.0f", 1.0)
     interval = None if change.low is None or change.high is None else f"{change.low:.2f} to {change.high:.2f}"
     judged = "slower" if change.worse else "ok"
     return (
-        words(_short(found, cell)),
+        words(names[cell.key]),
         words(change.name),
         words("median TTFT, ms" if ttft else "output, tok/s"),
         numbers(change.a, format(change.a * scale, form)),
@@ -181,13 +191,12 @@ def _speed_row(found: Comparison, cell: CellChange, change: SpeedChange) -> tupl
     )
 
 
-def _short(found: Comparison, cell: CellChange) -> str:
-    """A cell by what tells it from the others of the comparison."""
-    point = cell.key.point
-    models = {each.key.point.model for each in found.cells}
-    repeats = {each.key.repeat for each in found.cells}
-    told = f"{point.budget}, {point.target}" if len(models) == 1 else str(point)
-    return told if repeats == {1} else f"{told}, r{cell.key.repeat}"
+def _names(found: Comparison) -> dict[Key, str]:
+    """Every cell by what tells it from the others of the comparison."""
+    keys = [cell.key for cell in found.cells]
+    one_model, one_repeat = len({key.point.model for key in keys}) == 1, {key.repeat for key in keys} == {1}
+    told = {key: f"{key.point.budget}, {key.point.target}" if one_model else str(key.point) for key in keys}
+    return told if one_repeat else {key: f"{name}, r{key.repeat}" for key, name in told.items()}
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:
@@ -201,7 +210,7 @@ def _lines(found: Comparison) -> Iterator[str]:
     yield ""
     yield f"**{escaped(conclusion(found))}**"
     yield ""
-    for regression in found.regressions:
+    for regression in some_lines(found.regressions, JSON_HAS_ALL):
         yield f"- {escaped(regression)}"
     yield ""
     yield escaped(title(found))

@@ -15,12 +15,22 @@ from harness.report.arms import arms_sentences, arms_table
 from harness.report.cells import tells_speed
 from harness.report.forms import counted
 from harness.report.headline import Headline, headline
-from harness.report.runs import Run, as_counted, most_telling, relative
+from harness.report.many import (
+    IN_JUNIT,
+    MOST_CELLS,
+    MOST_LINES,
+    MOST_RUNS,
+    cells_each,
+    left_out,
+    some_lines,
+    telling_cells,
+)
+from harness.report.runs import Run, as_counted, most_telling, relative, telling_rank
 from harness.report.sweep import recommendation
 from harness.report.table import Table, without_column
 from harness.report.tables.logs import logs_table
 from harness.report.tables.looks import looks_tables
-from harness.report.tables.overview import cells_table, runs_table
+from harness.report.tables.overview import budgets_table, cells_table, runs_table
 from harness.report.tables.score import drift_tables, reuse_table, score_table
 from harness.report.tables.setup import configuration_tables, launch_tables, provenance_tables
 from harness.report.tables.speed import speed_tables
@@ -84,23 +94,37 @@ def make_report(runs: Sequence[Run], out: Path, attribution: Mapping[str, Any] |
         out: folder that the report will lie in; links are relative to it.
         attribution: contents of attribution.json, where arms were run.
     """
-    reports = tuple(_run_report(run, f"run-{number}", out) for number, run in enumerate(runs, start=1))
+    chosen = told_in_full(runs)
+    most = cells_each(len(chosen))
+    reports = tuple(_run_report(runs[place], f"run-{place + 1}", out, most) for place in chosen)
     several = len(runs) > 1
+    anchors = {place: each.anchor for place, each in zip(chosen, reports, strict=True)}
     return Report(
         title=f"{counted(len(runs), 'run')}" if several else runs[0].id,
         runs=reports,
-        overview=runs_table(runs, [each.anchor for each in reports]) if several else None,
+        overview=runs_table(runs, [anchors.get(place, "") for place in range(len(runs))]) if several else None,
         arms=_arms(attribution) if attribution else None,
     )
 
 
-def _run_report(run: Run, anchor: str, out: Path) -> RunReport:
+def told_in_full(runs: Sequence[Run]) -> list[int]:
+    """Places of the runs that a report tells in full: all, or of very many those with the worst verdicts."""
+    ranked = sorted(range(len(runs)), key=lambda place: _severity(runs[place]))
+    return sorted(ranked[:MOST_RUNS])
+
+
+def _severity(run: Run) -> tuple[bool, tuple[int, bool, float, float]]:
+    return run.verdict is not None, telling_rank(most_telling(run.cells) or {})
+
+
+def _run_report(run: Run, anchor: str, out: Path, most: int = MOST_CELLS) -> RunReport:
+    few = replace(run, cells=telling_cells(run.cells, most))
     measured = (
-        *_cells(run),
+        *_cells(run, few),
         *_broke(run, out),
-        Section("validity", "Validity", (validity_sentence(run),), tuple(validity_tables(run))),
-        _answers(run),
-        Section("speed", "Speed", (), tuple(speed_tables(run.cells))),
+        Section("validity", "Validity", (validity_sentence(run),), tuple(validity_tables(run, few.cells))),
+        _answers(run, few),
+        Section("speed", "Speed", (), tuple(speed_tables(few.cells))),
         Section(FIGURES, "Figures"),
     )
     sections = (
@@ -122,27 +146,31 @@ def _what(run: Run) -> str:
         return f"model {run.record['model']}" if run.record.get("model") else "what was run is not recorded"
 
 
-def _cells(run: Run) -> list[Section]:
+def _cells(run: Run, few: Run) -> list[Section]:
     if len(run.cells) < 2:
         return []
     try:
-        advised = recommendation([cell for cell in run.cells if tells_speed(cell)])
+        told = recommendation([cell for cell in run.cells if tells_speed(cell)])
     except (KeyError, TypeError, ValueError):
-        advised = []  # cells of an earlier version
-    return [Section("cells", "Cells", tuple(f"{each}." for each in advised), (cells_table(run),))]
+        told = []  # cells of an earlier version
+    tables = [cells_table(run, few.cells)]
+    if len(few.cells) < len(run.cells):
+        told = [left_out(len(few.cells), len(run.cells)), *told]
+        tables = [budgets_table(run), *tables]
+    return [Section("cells", "Cells", tuple(f"{each}." for each in told), tuple(tables))]
 
 
 def _broke(run: Run, out: Path) -> list[Section]:
     """The worst answers of the most telling cell that has a bundle."""
-    ill = [cell for cell in run.cells if run.repro(cell) is not None]
-    cell = most_telling(ill)
-    if cell is None or (path := run.repro(cell)) is None:
+    ill = {str(cell.get("cell")): path for cell in run.cells if (path := run.repro(cell)) is not None}
+    cell = most_telling([cell for cell in run.cells if str(cell.get("cell")) in ill])
+    if cell is None:
         return []
-    others = [run.repro(each) for each in ill if each is not cell]
+    first = ill[str(cell.get("cell"))]
+    paths = [first, *(path for path in ill.values() if path != first)]
     links = tuple(
-        Link(f"all worst answers of {each.parent.name}", relative(each / "README.md", out))
-        for each in [path, *others]
-        if each
+        Link(f"all worst answers of {path.parent.name}", relative(path / "README.md", out))
+        for path in paths[:MOST_LINES]
     )
     try:
         documents = worst_documents(run, cell)
@@ -152,33 +180,41 @@ def _broke(run: Run, out: Path) -> list[Section]:
         f"The {len(documents)} worst answers of {cell['cell']}: first those that were right cold and wrong warm, then "
         "by the largest change of a token's log-probability. The marked rest begins where the texts of cold and warm "
         "part.",
+        *_more(len(paths) - MOST_LINES, "cells have worst answers: their bundles are cells/<cell>/repro"),
     )
     return [Section("broke", "What broke", sentences, links=links, documents=documents)]
 
 
-def _answers(run: Run) -> Section:
-    reuse = reuse_table(run.cells)
-    score = score_table(run.cells)
+def _answers(run: Run, few: Run) -> Section:
+    reuse = reuse_table(few.cells)
+    score = score_table(few.cells)
     scored = any(not column.words for column in score.columns)
-    looks = looks_tables(run.cells)
-    tables = (*([score] if scored else []), *looks, *drift_tables(run.cells), *([reuse] if reuse else []))
-    corrected = [sentence for _, sentence in as_counted(run) if sentence]
+    looks = looks_tables(few.cells)
+    tables = (*([score] if scored else []), *looks, *drift_tables(few.cells), *([reuse] if reuse else []))
+    corrected = some_lines([sentence for _, sentence in as_counted(run) if sentence], IN_JUNIT)
     return Section("score", "Score and drift", tuple(f"{each}." for each in corrected), tables)
 
 
 def _diagnosis(run: Run, out: Path) -> Section:
     """The run's error, its warnings, what the servers' logs say, and where they are."""
     error = run.record.get("error")
-    warnings = run.record.get("warnings") or []
+    warnings = some_lines([f"Warning: {each}" for each in run.record.get("warnings") or []], "run.json has all")
     sentences = [f"Error: {error}"] if error else ["The run recorded no error."]
-    sentences += [f"Warning: {warning}" for warning in warnings] or ["It recorded no warning."]
-    links = tuple(Link(f"{path.parent.name}/{path.name}", relative(path, out)) for path in run.logs())
+    sentences += warnings or ["It recorded no warning."]
+    logs = run.logs()
+    links = tuple(Link(f"{path.parent.name}/{path.name}", relative(path, out)) for path in logs[:MOST_LINES])
     if not links:
         sentences.append("No server log lies in the folder.")
-    table = logs_table(run)
+    table = logs_table(logs)
     if links and not table.rows:
         sentences.append("Nothing wrong is seen in the servers' logs.")
+    sentences += _more(len(logs) - MOST_LINES, "logs were read and lie in launches/<launch>")
     return Section("diagnosis", "Diagnosis", tuple(sentences), (table,) if table.rows else (), links=links)
+
+
+def _more(count: int, what: str) -> list[str]:
+    """A sentence about what is not listed; none where all is."""
+    return [f"{count:,} more {what}."] if count > 0 else []
 
 
 def _arms(attribution: Mapping[str, Any]) -> Section:

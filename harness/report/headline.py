@@ -12,7 +12,8 @@ from typing import Any
 
 from harness.report.advice import Advice, advice
 from harness.report.forms import counted, milliseconds, number, p_value
-from harness.report.runs import Run, as_counted, find, most_telling
+from harness.report.many import MOST_CELLS, MOST_LINES, some_lines
+from harness.report.runs import Run, as_counted, find, most_telling, telling_rank
 from harness.report.terminal import damage, replay_line
 
 MEANINGS = {
@@ -28,7 +29,7 @@ NO_VERDICT = {
     "running": "The run still goes on, or was killed: there is no verdict yet.",
 }
 
-MOST_CELLS = 3
+MOST_REASONS = 3
 """Of so many cells that did not pass the reasons are told in full; the others are in the tables."""
 
 
@@ -67,7 +68,7 @@ def headline(run: Run) -> Headline:
         verdict=run.verdict or run.status,
         sentence=_sentence(run, list(counted_as.values())),
         reasons=tuple(_reasons(run, telling, doubtful)),
-        advice=tuple(advice(run, doubtful, counted_as)),
+        advice=tuple(_advice(run, doubtful, counted_as)),
         numbers=tuple(key_numbers(telling)) if telling else (),
         of_cell=str(telling.get("cell")) if telling and len(run.cells) > 1 else "",
     )
@@ -145,6 +146,15 @@ def _sentence(run: Run, counted_as: list[str]) -> str:
     return told
 
 
+def _advice(run: Run, doubtful: list[Mapping[str, Any]], counted_as: Mapping[str, str]) -> list[Advice]:
+    """What to do, about the worst cells where there are very many."""
+    if len(doubtful) > MOST_CELLS:
+        doubtful = sorted(doubtful, key=telling_rank)[:MOST_CELLS]
+    told = advice(run, doubtful, counted_as)
+    more = len(told) - MOST_LINES
+    return told if more <= 0 else [*told[:MOST_LINES], Advice(f"Then {more:,} more things, about cells less bad.")]
+
+
 def _reasons(run: Run, telling: Mapping[str, Any] | None, doubtful: list[Mapping[str, Any]]) -> list[str]:
     told = []
     error = run.record.get("error")
@@ -153,19 +163,24 @@ def _reasons(run: Run, telling: Mapping[str, Any] | None, doubtful: list[Mapping
     if len(run.cells) == 1:
         told += run.cells[0].get("reasons") or []
     else:
-        told += run.record.get("reasons") or []
+        told += some_lines(run.record.get("reasons") or [], "run.json has all")
         bare = sum(not compared(cell) for cell in run.cells if cell.get("verdict") == "pass")
         if 0 < bare < len(run.cells):
             told.append(f"{bare} of {len(run.cells)} cells compare nothing: they measure speed or reuse only")
-        shown = doubtful[:MOST_CELLS] or [cell for cell in [telling] if cell is not None]
+        shown = doubtful[:MOST_REASONS] or [cell for cell in [telling] if cell is not None]
         told += [f"{cell.get('cell')}: {reason}" for cell in shown for reason in cell.get("reasons") or []]
-        if len(doubtful) > MOST_CELLS:
-            told.append(f"{counted(len(doubtful) - MOST_CELLS, 'more cell')} did not pass: see the table of cells.")
-    for cell in run.cells:
-        if cell.get("replay"):
-            told.append(replay_line(cell))
-        told += [line if len(run.cells) == 1 else f"{cell.get('cell')}: {line}" for line in damage(cell)]
+        if len(doubtful) > MOST_REASONS:
+            told.append(f"{counted(len(doubtful) - MOST_REASONS, 'more cell')} did not pass: see the table of cells.")
+    told += some_lines(
+        [line for cell in run.cells for line in _beside(run, cell)], "cell.json of each cell has its own"
+    )
     return told
+
+
+def _beside(run: Run, cell: Mapping[str, Any]) -> list[str]:
+    """What is told of a cell whatever its verdict: what a replay saw again, and what was damaged on purpose."""
+    replayed = [replay_line(cell)] if cell.get("replay") else []
+    return replayed + [line if len(run.cells) == 1 else f"{cell.get('cell')}: {line}" for line in damage(cell)]
 
 
 def _confidence(paired: Any) -> str:

@@ -39,16 +39,18 @@ def _suite(run: Run) -> TestSuite:
         suite.timestamp = str(started)
     for name in ("verdict", "status", "model"):
         suite.add_property(name, _plain(str(run.record.get(name))))
+    cases = []
     for cell, (counts_as, sentence) in zip(run.cells, as_counted(run), strict=True):
         case = TestCase(_plain(str(cell.get("cell"))), classname=_plain(run.id), time=_seconds(cell))
         if result := _result(counts_as, [*(cell.get("reasons") or []), *([sentence] if sentence else [])]):
             case.result = [result]
-        suite.add_testcase(case)
+        cases.append(case)
     if run.status != "complete" or not run.cells:
         case = TestCase("run", classname=_plain(run.id))
         first = headline(run)
         case.result = [_told(Error, run.status, [first.sentence, *first.reasons])]
-        suite.add_testcase(case)
+        cases.append(case)
+    suite.add_testcases(cases)  # one by one, each would count all cases before it again
     suite.update_statistics()  # type: ignore[no-untyped-call]
     return suite
 

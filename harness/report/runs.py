@@ -128,16 +128,17 @@ def as_counted(run: Run) -> list[tuple[str, str]]:
     ]
 
 
+def telling_rank(cell: Mapping[str, Any]) -> tuple[int, bool, float, float]:
+    """Sorts cells by how soon a reader should look: the worst verdict, then the least certain to be equal."""
+    verdict, tost = cell.get("verdict"), find(cell, "paired", "tost_p")
+    severity = WORST_FIRST.index(Verdict(verdict)) if verdict in set(Verdict) else len(WORST_FIRST)
+    drift = find(cell, "drift", "p")
+    return severity, tost is None, 1.0 if drift is None else float(drift), -float(tost or 0)
+
+
 def most_telling(cells: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The cell that a reader should look at first: the worst verdict, then the least certain to be equal."""
-
-    def rank(cell: Mapping[str, Any]) -> tuple[int, bool, float, float]:
-        verdict, tost = cell.get("verdict"), find(cell, "paired", "tost_p")
-        severity = WORST_FIRST.index(Verdict(verdict)) if verdict in set(Verdict) else len(WORST_FIRST)
-        drift = find(cell, "drift", "p")
-        return severity, tost is None, 1.0 if drift is None else float(drift), -float(tost or 0)
-
-    return min(cells, key=rank, default=None)
+    """The cell that a reader should look at first; the first of equals, None of none."""
+    return min(cells, key=telling_rank, default=None)
 
 
 def relative(path: Path, start: Path) -> str:

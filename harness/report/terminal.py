@@ -15,6 +15,7 @@ from rich.text import Text
 
 from harness.equivalence.reuse import mean_blocks
 from harness.report.forms import STYLES, milliseconds, number, share, times
+from harness.report.many import MOST_CELLS, MOST_IN_FULL, left_out, some_lines, telling_cells
 from harness.report.runs import find
 from harness.report.sweep import recommendation, sweep_table
 from harness.repro.bundle import FOLDER, replay_command
@@ -35,6 +36,10 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
         in_full = []
         told = f"{len(cells)} cells, most of them damaged on purpose: python -m harness selftest from={path}"
         console.print(Text(told), soft_wrap=True)
+    elif len(cells) > MOST_CELLS and len(in_full) > MOST_IN_FULL:
+        told = f"{len(in_full):,} of {len(cells):,} cells did not pass; the {MOST_IN_FULL} most telling in full:"
+        console.print(Text(told), soft_wrap=unwrapped)
+        in_full = telling_cells(in_full, MOST_IN_FULL)
     for cell in in_full:
         console.print(pass_table(cell))
         console.print()
@@ -48,19 +53,22 @@ def print_run(console: Console, run: Mapping[str, Any], cells: Sequence[Mapping[
             console.print(Text(f"worst prompts side by side: {repro / 'README.md'}"), soft_wrap=True)
             console.print(Text(f"the same prompts again: {replay_command(repro)}"), soft_wrap=True)
     if len(cells) > FEW_CELLS and not selftest:
-        console.print(sweep_table(cells))
+        shown = telling_cells(cells)
+        console.print(sweep_table(shown))
         console.print()
+        if len(shown) < len(cells):
+            console.print(Text(f"{left_out(len(shown), len(cells))}."), soft_wrap=unwrapped)
         for sentence in recommendation(cells):
             console.print(Text(sentence), soft_wrap=unwrapped)
     if any(cell.get("reuse") for cell in cells):
-        console.print(reuse_table(cells))
+        console.print(reuse_table(telling_cells(cells)))
         console.print()
     if run["verdict"] is None:
         told = f": {run['error']}" if run["error"] and run["error"] != run["status"] else ""
         console.print(Text(f"run: {run['status']}, no verdict{told}"))
     elif len(cells) != 1:
         console.print(Text(f"run: {run['verdict']}", style=STYLES.get(str(run["verdict"]), "")))
-        for reason in run.get("reasons", []):
+        for reason in some_lines(run.get("reasons", []), "run.json has all"):
             console.print(Text(f"  {reason}", style="dim"), soft_wrap=unwrapped)
     console.print(f"results: {path}", soft_wrap=True, highlight=False, markup=False)
 

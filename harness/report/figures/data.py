@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -51,7 +53,7 @@ class RunData:
         """
         path = self.path / "cells" / str(cell["cell"]) / "timeline.parquet"
         try:
-            table = pd.read_parquet(path)
+            table = pd.read_parquet(path, columns=["pass", "t_s", "running", "waiting"])
             looks = table[table["pass"] == name][["t_s", "running", "waiting"]].sort_values("t_s")
         except (OSError, ValueError, KeyError) as error:
             raise NothingToDraw(f"{path} can't be read ({type(error).__name__})") from error
@@ -83,20 +85,41 @@ def load_run(path: Path) -> RunData:
     """
     record = read_record(path)
     try:
-        cells = tuple(RunFolder(path).cells())
-        for cell in cells:
+        return run_data(path, record, RunFolder(path).cells())
+    except KeyError as error:
+        raise _not_a_run(path, error) from error
+
+
+def run_data(path: Path, record: Mapping[str, Any], cells: Iterable[Cell]) -> RunData:
+    """What figures show of a results folder that was read already.
+
+    Args:
+        path: the folder, whose tables are read by the figures that need them.
+        record: contents of run.json.
+        cells: contents of every cell.json.
+
+    Raises:
+        UsageError: a field is missing.
+    """
+    try:
+        every = tuple(cells)
+        for cell in every:
             _check(cell)
         config = record["config"]
         return RunData(
             path=path,
             model=str(record["model"]),
             engine=str(config["engine"]["name"]),
-            block_size=int(cells[0]["unified_block_size"] if cells else record["predicted_block_size"]),
+            block_size=int(every[0]["unified_block_size"] if every else record["predicted_block_size"]),
             concurrency=int(config["load"]["concurrency"]),
-            cells=cells,
+            cells=every,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} does not hold a run as docs/results.md describes it: {error!r}.") from error
+        raise _not_a_run(path, error) from error
+
+
+def _not_a_run(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"{path} does not hold a run as docs/results.md describes it: {error!r}.")
 
 
 def _check(cell: Cell) -> None:

@@ -13,6 +13,7 @@ from harness.equivalence.divergence import departures
 from harness.report.cells import Cell
 from harness.report.figures.data import NothingToDraw, RunData
 from harness.report.figures.style import GREY, MARKERS, OKABE_ITO, Style, legend, new_figure
+from harness.report.many import telling_cells
 from harness.report.runs import find, most_telling
 
 PASS_STYLES: Mapping[str, Style] = {
@@ -36,11 +37,14 @@ def score(run: RunData) -> Figure:
     Raises:
         NothingToDraw: cold and warm were compared in no cell.
     """
-    cells = [cell for cell in run.cells if find(cell, "paired", "interval", "low") is not None]
-    if not cells:
+    compared = [cell for cell in run.cells if find(cell, "paired", "interval", "low") is not None]
+    if not compared:
         raise NothingToDraw("cold and warm answers were compared in no cell")
+    cells = telling_cells(compared)
     margin, confidence = cells[0]["paired"]["margin"], cells[0]["paired"]["interval"]["confidence"]
     note = f"bars: {100 * confidence:.4g} % intervals; beside the names: questions; not corrected over cells"
+    if len(cells) < len(compared):
+        note += f"\nthe {len(cells)} most telling of {len(compared):,} cells: the worst verdict, then the least certain"
     height = 1.9 + ROW * len(cells)
     figure, (ax,) = new_figure(run, "Loss of score, cold minus warm, and the margin", note, height=height)
     ax.axvspan(-margin, margin, color=GREY, alpha=0.15, linewidth=0, label=f"within the margin of ±{margin:g}")

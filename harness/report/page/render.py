@@ -92,10 +92,10 @@ def figures_of(run: Run) -> DrawnFigures:
     """Every figure that a run has data for, and why the others are missing; never raises for what a run lacks."""
     import matplotlib
 
-    from harness.report.figures import FIGURES, NothingToDraw, load_run, rendered
+    from harness.report.figures import FIGURES, NothingToDraw, rendered, run_data
 
     try:
-        data = load_run(run.path)
+        data = run_data(run.path, run.record, run.cells)
     except HarnessError as error:
         return DrawnFigures({}, {"all": str(error)})
     svgs, skipped = {}, {}

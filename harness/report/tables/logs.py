@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
 from harness.diagnosis.diagnose import Finding, diagnose
 from harness.diagnosis.files import read_log
 from harness.errors import HarnessError
-from harness.report.runs import Run
+from harness.report.many import MOST_LAUNCHES
 from harness.report.table import Table, Value, word_columns, words
 
 COLUMNS = word_columns("launch", "kind", "cause", "line that shows it", "what to do", "override", "seen in")
 
 
-def logs_table(run: Run) -> Table:
-    """One row per finding, those of a launch together and its root cause first; empty where nothing is seen."""
+def logs_table(logs: Sequence[Path]) -> Table:
+    """One row per finding, those of a launch together and its root cause first; empty where nothing is seen.
+
+    Args:
+        logs: of all launches, those of one together.
+    """
     rows: list[tuple[Value, ...]] = []
-    for folder, logs in groupby(run.logs(), key=lambda path: path.parent):
-        rows += _rows(folder, list(logs))
-    return Table("What the logs say", COLUMNS, tuple(rows))
+    for folder, files in groupby(logs, key=lambda path: path.parent):
+        rows += _rows(folder, list(files))
+    more = len(rows) - MOST_LAUNCHES
+    note = f"{more:,} more rows: python -m harness diagnose, with this run's folder." if more > 0 else ""
+    return Table("What the logs say", COLUMNS, tuple(rows[:MOST_LAUNCHES]), note)
 
 
 def _rows(folder: Path, logs: list[Path]) -> list[tuple[Value, ...]]:

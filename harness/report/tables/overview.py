@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
-from harness.report.cells import budget_words
+from harness.equivalence.verdict import WORST_FIRST
+from harness.report.cells import RATE_DIGITS, budget_words
 from harness.report.forms import milliseconds, number, p_value
+from harness.report.many import MOST_CELLS
 from harness.report.runs import Run, as_counted, find, most_telling
 from harness.report.table import Column, Table, Value, measured, numbers, without_empty_columns, word_columns, words
 
@@ -53,11 +57,66 @@ def runs_table(runs: Sequence[Run], anchors: Sequence[str]) -> Table:
             )
         )
     note = "Numbers of each run's most telling cell: the worst verdict, then the least certain to be equal."
+    if several_left := sum(not anchor for anchor in anchors):
+        note += (
+            f" {several_left:,} of the runs, none of a worse verdict than those with a link, are told by their row "
+            "alone: python -m harness report results/<run> has all of one."
+        )
     return without_empty_columns(Table("Runs", columns, tuple(rows), note))
 
 
-def cells_table(run: Run) -> Table:
-    """One row per cell."""
+def budgets_table(run: Run) -> Table:
+    """How many cells of each budget and hit rate came to what, with medians: a run of many cells at one look."""
+    groups: dict[tuple[Any, Any, Any], list[tuple[Mapping[str, Any], str]]] = {}
+    for cell, (counts_as, _) in zip(run.cells, as_counted(run), strict=True):
+        rate = find(cell, "hit_rate", "target")
+        key = (cell.get("budget"), cell.get("unified_block_size"), None if rate is None else round(rate, RATE_DIGITS))
+        groups.setdefault(key, []).append((cell, counts_as))
+    columns = (
+        Column("budget", "tokens (in N)"),
+        _HITS[0],
+        Column("cells"),
+        *(Column(verdict.value, "cells, as counted") for verdict in WORST_FIRST),
+        Column("loss, median", "cold minus warm"),
+        Column("loss, highest", "cold minus warm"),
+        Column("TTFT p50 warm, median", "ms"),
+        Column("output warm, median", "tok/s"),
+    )
+    ranked = sorted(groups.values(), key=lambda group: [-sum(as_ == v.value for _, as_ in group) for v in WORST_FIRST])
+    rows = []
+    for group in ranked[:MOST_CELLS]:
+        cells, counts = [cell for cell, _ in group], Counter(counts_as for _, counts_as in group)
+        rows.append(
+            (
+                _budget(cells[0]),
+                _hits(cells[0])[0],
+                numbers(len(cells), f"{len(cells):,}"),
+                *(numbers(counts[verdict.value], f"{counts[verdict.value]:,}") for verdict in WORST_FIRST),
+                _over(cells, median, "+.3f", "paired", "difference"),
+                _over(cells, max, "+.3f", "paired", "difference"),
+                _over(cells, median, milliseconds, "passes", "warm", "ttft_s", "p50"),
+                _over(cells, median, ",.0f", "passes", "warm", "output_tokens_per_s"),
+            )
+        )
+    note = "All cells of the run: repeats of a budget and hit rate together, those with the worst verdicts first."
+    if len(ranked) > len(rows):
+        note += f" {len(ranked) - len(rows):,} more such points are in summary.csv."
+    return without_empty_columns(Table("Budgets and hit rates", columns, tuple(rows), note))
+
+
+def _over(
+    cells: Sequence[Mapping[str, Any]],
+    of: Callable[[list[float]], float],
+    form: str | Callable[[float | None], str],
+    *path: str,
+) -> Value:
+    """A number over cells; a dash where none has it."""
+    found = [float(value) for cell in cells if (value := find(cell, *path)) is not None]
+    return measured({"value": of(found)} if found else {}, form, "value")
+
+
+def cells_table(run: Run, shown: Sequence[Mapping[str, Any]]) -> Table:
+    """One row per cell that is shown."""
     columns = (
         *word_columns("cell", "verdict", "counts as"),
         Column("budget", "tokens (in N)"),
@@ -71,7 +130,10 @@ def cells_table(run: Run) -> Table:
         Column("running warm", "requests, mean"),
     )
     rows = []
+    kept = set(map(id, shown))
     for cell, (counts_as, _) in zip(run.cells, as_counted(run), strict=True):
+        if id(cell) not in kept:
+            continue
         own = str(cell.get("verdict"))
         rows.append(
             (

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.report.forms import number
+from harness.report.many import MOST_LAUNCHES
 from harness.report.runs import Run, find
 from harness.report.table import Column, Table, measured, without_empty_columns, word_columns, words
 from harness.resume import leaves
@@ -33,27 +34,30 @@ def launch_tables(run: Run) -> list[Table]:
         Column("LMCache up after", "s"),
         Column("vLLM up after", "s"),
     )
+    first = list(launches.items())[:MOST_LAUNCHES]
     rows = tuple(
         (
             words(name),
             *(measured(each, ",", part) for part in _SIZES),
             *(measured(each, ".1f", "started_s", part) for part in _SERVERS),
         )
-        for name, each in launches.items()
+        for name, each in first
     )
     commands = tuple(
         (words(name), words(server), words(shlex.join(map(str, command))))
-        for name, each in launches.items()
+        for name, each in first
         for server, command in (find(each, "commands") or {}).items()
     )
+    more = len(launches) - len(first)
+    note = f"{more:,} more launches are in run.json." if more else ""
     environment = {
         (str(variable), str(value))
         for each in launches.values()
         for variable, value in (find(each, "environment") or {}).items()
     }
     return [
-        without_empty_columns(Table("Launches", columns, rows)),
-        Table("Commands", word_columns("launch", "server", "command"), commands, folded=True),
+        without_empty_columns(Table("Launches", columns, rows, note)),
+        Table("Commands", word_columns("launch", "server", "command"), commands, note, folded=True),
         Table(
             "Environment of the servers",
             word_columns("variable", "value"),

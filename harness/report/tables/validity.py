@@ -12,14 +12,15 @@ from harness.report.table import Column, Table, Value, numbers, word_columns, wo
 Cell = Mapping[str, Any]
 
 
-def validity_tables(run: Run) -> list[Table]:
-    """All checks of a run's cells; of several cells first a count by check, and the misses by themselves."""
+def validity_tables(run: Run, shown: Sequence[Cell]) -> list[Table]:
+    """Checks of the cells that are shown; of several first the misses by themselves, and a count by check, of all."""
     if len(run.cells) < 2:
         return [_checks(run.cells, "Checks")] if _any(run.cells) else []
-    missed = _misses(run)
+    missed = _misses(run, shown)
+    title = "Checks of every cell" if len(shown) == len(run.cells) else "Checks of these cells"
     return [
         *([missed] if missed.rows else []),
-        *([_by_check(run.cells), _checks(run.cells, "Checks of every cell", folded=True)] if _any(run.cells) else []),
+        *([_by_check(run.cells), _checks(shown, title, folded=True)] if _any(run.cells) else []),
     ]
 
 
@@ -50,7 +51,7 @@ def _checks(cells: Sequence[Cell], title: str, *, folded: bool = False) -> Table
     return Table(title, (*word_columns("cell"), *columns) if several else columns, tuple(rows), folded=folded)
 
 
-def _misses(run: Run) -> Table:
+def _misses(run: Run, shown: Sequence[Cell]) -> Table:
     config = run.record.get("config") or {}
     rows = tuple(
         (
@@ -61,7 +62,7 @@ def _misses(run: Run) -> Table:
             words(check.get("required")),
             words(check_advice(str(check.get("check")), config)),
         )
-        for cell in run.cells
+        for cell in shown
         for check in cell.get("validity") or []
         if not check.get("ok")
     )
