@@ -95,7 +95,7 @@ NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")
 LONGEST_NAME = 150
 
 NOT_EMPTY = ("model.path", "model.support_source", "task.data_dir", "servers.vllm.python", "servers.lmcache.python",
-             "replay", "results_dir")  # fmt: skip
+             "servers.vllm.url", "servers.lmcache.url", "replay", "results_dir")  # fmt: skip
 """Texts of any form, of which an empty one would be taken for none."""
 
 ARGUMENTS = (
@@ -107,6 +107,8 @@ ARGUMENTS = (
 """Fields that hold server arguments."""
 
 VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+SHARD = re.compile(r"^(?P<number>[1-9][0-9]{0,3})/(?P<of>[1-9][0-9]{0,3})$", re.ASCII)
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -157,6 +159,18 @@ def nearest(word: str, known: Collection[str]) -> str:
 def first_line(error: BaseException) -> str:
     """First line of an error's message, as a sentence goes on."""
     return str(error).strip().split("\n")[0].rstrip(". ")
+
+
+def shard_numbers(shard: str) -> tuple[int, int]:
+    """Which shard of how many ``i/n`` is, counted from 1.
+
+    Raises:
+        UsageError: it is none.
+    """
+    found = SHARD.match(shard)
+    if found is None or int(found["number"]) > int(found["of"]):
+        raise UsageError(f"sweep.shard={shard} is no shard: write i/n with i from 1 to n, such as 1/2 and 2/2.")
+    return int(found["number"]), int(found["of"])
 
 
 def _check_texts(config: RunConfig) -> None:
@@ -387,6 +401,8 @@ def _check_sweep(config: RunConfig) -> None:
         raise UsageError("sweep.budgets is empty: name at least one budget, for example sweep.budgets=[2N-1].")
     if not config.sweep.hit_rates:
         raise UsageError("sweep.hit_rates is empty: name at least one, for example sweep.hit_rates=[full].")
+    if config.sweep.shard is not None:
+        shard_numbers(config.sweep.shard)
 
 
 def _check_check(config: RunConfig) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from harness.addresses import check_attached
 from harness.checking import check_values, first_line, nearest
 from harness.errors import UsageError
 from harness.places import check_places
@@ -92,6 +93,8 @@ class SweepConfig:
     damage_once: list[Any] = field(default_factory=list)
     """The same, in the first repeat only."""
     repeats: int = 1
+    shard: str | None = None
+    """``i/n``: of the launches every n-th, from the i-th on, so that n jobs measure each of them once."""
 
 
 @dataclass
@@ -168,6 +171,8 @@ class ServerConfig:
     """Interpreter whose environment has the server; None is this one."""
     extra_args: list[str] = field(default_factory=list)
     start_timeout_s: float = 300.0
+    url: str | None = None
+    """Base address of one that runs already, for ``servers.attach``."""
 
 
 @dataclass
@@ -186,6 +191,8 @@ class LMCacheConfig(ServerConfig):
 class ServersConfig:
     """Both servers."""
 
+    attach: bool = False
+    """Whether to measure servers that run already, at their ``url``: nothing is started or stopped."""
     vllm: ServerConfig = field(default_factory=ServerConfig)
     lmcache: LMCacheConfig = field(default_factory=LMCacheConfig)
 
@@ -303,6 +310,7 @@ def load_config(composed: DictConfig) -> RunConfig:
         raise UsageError(_in_one_sentence(error)) from error
     assert isinstance(config, RunConfig)
     check_values(config)
+    check_attached(config)
     check_places(config)
     return config
 

@@ -42,9 +42,13 @@ class _State:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Turns SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`; those that are ignored (nohup, &) stay ignored."""
-    heard = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+def interruptible(*more: signal.Signals) -> Iterator[None]:
+    """Turns SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`; those that are ignored (nohup, &) stay ignored.
+
+    Args:
+        more: signals that mean the same here.
+    """
+    heard = [each for each in (*SIGNALS, *more) if signal.getsignal(each) is not signal.SIG_IGN]
     _State.received, _State.waiting = 0, None
     previous = {each: signal.signal(each, _handle) for each in heard}
     try:

@@ -22,6 +22,11 @@ UNKNOWN_FIELD = re.compile(r"Could not override '(?P<name>[^']*)'")
 
 ON_AND_OFF = ("true", "false")
 
+MULTIRUN = ("-m", "--multirun")
+
+LAUNCHERS = ("slurm", "local", "ray_job")
+"""Options of ``configs/hydra/launcher``."""
+
 
 def hydra_sentence(error: Exception) -> str:
     """Hydra's complaint and its cause, without tracebacks, search paths and links, with the nearest known word."""
@@ -49,6 +54,18 @@ def check_switches(overrides: Sequence[str]) -> None:
         words = [word.strip().lower() for word in value.split(",")]
         if name in switches and not value.startswith("$") and not set(words) <= set(ON_AND_OFF):
             raise UsageError(f"{name}={value} is not a valid bool: write true or false.")
+
+
+def check_launcher(overrides: Sequence[str]) -> None:
+    """Refuses a cluster for a single run, which Hydra would run here without a word.
+
+    Raises:
+        UsageError: in one sentence.
+    """
+    several = any(word in MULTIRUN or word.startswith(("hydra.mode=", "--cfg", "-c", "--info")) for word in overrides)
+    for word in overrides:
+        if word.lstrip("+") in [f"hydra/launcher={name}" for name in LAUNCHERS] and not several:
+            raise UsageError(f"{word} is for a multirun: add -m, for a single job as well.")
 
 
 def check_missing(overrides: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from harness.report.terminal import summary_frame
 from harness.repro.bundle import Bundle, read_bundle
 from harness.repro.replay import replayed_task
 from harness.resume import check_versions
+from harness.servers.attached import AttachedStack, check_attachable, said_versions
 from harness.servers.commands import check_extra_args
 from harness.servers.environment import check_variables, server_environment
 from harness.servers.leftovers import clear, find_leftovers
@@ -57,13 +58,17 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     check = check_of(config)
     check_extra_args(config)
     check_variables(config)
-    if missing := missing_hardware(config):
+    if not config.servers.attach and (missing := missing_hardware(config)):
         raise UsageError(missing)
     sizes = predicted_sizes(config.model, config.engine)
     block_size = sizes.block_size
     plan = launches(config.sweep, block_size, list(check.variants))
     check_cells(check, (cell for launch in plan for cell in launch.cells))
-    lmcache = check_installed(config)
+    if config.servers.attach:
+        check_attachable(check, plan)
+    said = said_versions(config) if config.servers.attach else {}
+    # Rules know releases; what runs may be a build of one: 0.5.6-g3e11e108.
+    lmcache = said["lmcache"].get("lmcache", "").split("-")[0] or None if said else check_installed(config)
     bundle = read_bundle(Path(config.replay)) if config.replay else None
     lengths = bundle.prompt_tokens if bundle else prompt_lengths(config, block_size)[0]
     check_questions(len(lengths), config.gate.looks)
@@ -168,7 +173,8 @@ def run_launch(
     """LMCache up, vLLM up, the launch's steps once, every cell, both down."""
     folder = record.folder.launch(launch.id)
     chunk_size = config.chunk_size(record.predicted)
-    stack = Stack(config, budget=launch.budget, chunk_size=chunk_size, folder=folder, notify=progress.stage)
+    kind = AttachedStack if config.servers.attach else Stack
+    stack = kind(config, budget=launch.budget, chunk_size=chunk_size, folder=folder, notify=progress.stage)
     record.launching(launch, stack)
     try:
         with stack:
@@ -182,6 +188,9 @@ def run_launch(
                 task_block_size=record.predicted,
                 bundle=bundle,
             )
+            if isinstance(stack, AttachedStack):
+                for warning in stack.warnings:
+                    record.warn(warning, progress)
             record.launched(launch, stack, session.block_size, progress)
             session.prepare()
             for warning in obeyed(check_rules(record.prompt_facts(launch, stack, session), PROMPT_RULES)):
@@ -216,7 +225,6 @@ class RunRecord:
         self.sizes = sizes
         self.predicted = sizes.block_size
         self.prompt_sets = {str(cell["prompt_set_sha256"]) for cell in folder.cells()}
-        python = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
         self.data: dict[str, Any] = {
             "schema": SCHEMA,
             "run_id": folder.path.name,
@@ -233,7 +241,7 @@ class RunRecord:
             "config": without_secrets_in(asdict(replace(config, resume=None))),
             "launches": {},
             "warnings": [],
-            "provenance": provenance(python, server_environment(config)),
+            "provenance": _provenance(config),
         }
         if earlier is not None:
             self._go_on(earlier)
@@ -362,19 +370,29 @@ def check_installed(config: RunConfig) -> str:
 
 def new_run_id(config: RunConfig) -> str:
     """``20260131-235959-<model>-<sweep>`` in UTC, with the check and the task where they are not the usual ones,
-    and ``-replay`` for a replay.
+    ``-1of2`` for a shard and ``-replay`` for a replay.
 
     A check of the sweep's own name is the usual one of that sweep.
     """
     parts = [f"{datetime.now(UTC):%Y%m%d-%H%M%S}", config.model.name, config.sweep.name]
     parts += [config.check.name] if config.check.name not in ("reset_warm", config.sweep.name) else []
     parts += [config.task.name] if config.task.name != config.model.name else []
+    parts += [config.sweep.shard.replace("/", "of")] if config.sweep.shard else []
     parts += ["replay"] if config.replay else []
     name = "-".join(parts)
     taken = (f"{name}-{number}" for number in itertools.count(2))
     while (Path(config.results_dir) / name).exists():
         name = next(taken)
     return name
+
+
+def _provenance(config: RunConfig) -> dict[str, Any]:
+    """Where results come from; of attached servers only what they say themselves."""
+    if config.servers.attach:
+        own = provenance({}, {})
+        return own | {"gpus": [], "versions": said_versions(config), "attached": True}
+    python = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
+    return provenance(python, server_environment(config))
 
 
 def _now() -> str:

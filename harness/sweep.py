@@ -6,6 +6,7 @@ import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
+from harness.checking import shard_numbers
 from harness.config import SweepConfig
 from harness.corruption import Damage, parse_damage
 from harness.errors import UsageError
@@ -113,7 +114,8 @@ def divergence_blocks(blocks: object) -> int:
 
 
 def launches(sweep: SweepConfig, block_size: int, variants: Sequence[str] = ()) -> list[Launch]:
-    """All launches of a sweep, in the order in which they run: one per budget and repeat, with all its cells.
+    """All launches of a sweep, in the order in which they run: one per budget and repeat, with all its cells; of a
+    shard those that are its own.
 
     Args:
         sweep: the axes.
@@ -122,7 +124,7 @@ def launches(sweep: SweepConfig, block_size: int, variants: Sequence[str] = ()) 
 
     Raises:
         UsageError: a budget, hit rate, point of divergence or damage is wrong, two of them are the same, or axes are
-            asked for that exclude each other.
+            asked for that exclude each other, or the shard is none or has no launch.
     """
     budgets = [budget_tokens(budget, block_size) for budget in sweep.budgets]
     if len(set(budgets)) < len(budgets):
@@ -141,17 +143,33 @@ def launches(sweep: SweepConfig, block_size: int, variants: Sequence[str] = ()) 
         )
     # The full cell retrieves what cold has stored; the others begin by clearing it.
     targets.sort(key=lambda target: target is not None)
-    return [
-        Launch(f"budget{budget}-r{repeat}", budget, _cells(budget, repeat, targets, afters, damages, variants))
-        for repeat in range(1, sweep.repeats + 1)
-        for budget in budgets
-    ]
+    return _shard(
+        [
+            Launch(f"budget{budget}-r{repeat}", budget, _cells(budget, repeat, targets, afters, damages, variants))
+            for repeat in range(1, sweep.repeats + 1)
+            for budget in budgets
+        ],
+        sweep.shard,
+    )
 
 
 def missing(plan: list[Launch], done: Container[str]) -> list[Launch]:
     """What of a plan is still to be measured: launches with the cells that are not done, and none without."""
     left = [replace(launch, cells=tuple(cell for cell in launch.cells if cell.id not in done)) for launch in plan]
     return [launch for launch in left if launch.cells]
+
+
+def _shard(plan: list[Launch], shard: str | None) -> list[Launch]:
+    """Every n-th launch from the i-th on: neighbours, which cost about the same, go to different shards."""
+    if shard is None:
+        return plan
+    number, of = shard_numbers(shard)
+    if of > len(plan):
+        raise UsageError(
+            f"sweep.shard={shard}: the sweep has {len(plan)} launch{'es' * (len(plan) > 1)} (budgets x repeats), too "
+            f"few for {of} shards: use sweep.shard=1/{len(plan)} or more budgets or repeats."
+        )
+    return plan[number - 1 :: of]
 
 
 def _damages(sweep: SweepConfig) -> tuple[list[Damage], list[Damage]]:

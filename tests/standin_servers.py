@@ -34,8 +34,9 @@ FAULTS: dict[str, Any] = {
         "completion": "good",  # or: hang (after a token), reset, malformed, refused; of the requests below
         "of_prompts": [],  # by the number in their answer
         "token_pause_s": 0.0,
+        "says": {},  # path -> what it answers, of what the stand-in does not know otherwise
     },
-    "lmcache": {"healthy": True, "stores": "land", "metrics": "good", "start_message": ""},
+    "lmcache": {"healthy": True, "stores": "land", "metrics": "good", "start_message": "", "says": {}},
 }
 """What may be told to go wrong, and what is right."""
 
@@ -121,7 +122,9 @@ class LMCache:
         self.count |= {f"lmcache_mp_{name}_total": 0.0 for name in others}
 
     async def respond(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
-        if path == "/healthcheck":
+        if path in self.how["says"]:
+            answer(writer, self.how["says"][path])
+        elif path == "/healthcheck":
             answer(writer, {"status": "healthy"}, 200 if self.how["healthy"] else 503)
         elif path == "/status":
             manager = {"total_object_count": len(self.chunks)}
@@ -191,10 +194,13 @@ class Vllm:
         self.count |= {f'vllm:prompt_tokens_by_source_total{{source="{source}"}}': 0.0 for source in sources}
 
     async def respond(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
-        if path == "/health":
+        if path in self.how["says"]:
+            answer(writer, self.how["says"][path])
+        elif path == "/health":
             answer(writer, "", 200 if self.how["healthy"] else 503)
         elif path == "/metrics" and self.how["metrics"] != "missing":
             gauges = {"vllm:num_requests_running": float(self.running), "vllm:num_requests_waiting": 0.0}
+            gauges[f'vllm:cache_config_info{{block_size="{N}"}}'] = 1.0
             how = self.how["metrics"]
             answer(writer, page(self.count, "counter", how) + page(gauges, "gauge", how))
         elif path == "/v1/models":

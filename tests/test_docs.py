@@ -156,7 +156,7 @@ def _overrides(command: str, words: Sequence[str]) -> str | None:
     for word in words:
         if word in ("-m", "--multirun", "-q", "--cfg", "job") or word.partition("=")[0] in OVERRIDING[command]:
             continue
-        if word.startswith("hydra/launcher="):  # installed by who uses one
+        if word.lstrip("+").startswith(("hydra/launcher=", "hydra.launcher.")):  # installed by who uses one
             continue
         name, _, value = word.partition("=")
         if re.fullmatch(r"\+check=\S+|check=\[\S+\]", word):

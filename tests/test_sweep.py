@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from stack_support import composed
@@ -213,3 +214,32 @@ def test_the_sweep_of_divergence_brings_its_check() -> None:
 def test_a_sweep_may_be_given_other_prompts() -> None:
     task = composed("sweep=hit_rate", "task.tail_tokens=null", "task.blocks=40").task
     assert (task.tail_tokens, task.blocks, task.limit) == (None, 40, 300)
+
+
+# --- shards --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", range(1, 7))
+def test_every_launch_is_in_exactly_one_shard(of: int) -> None:
+    """Whatever n is, and always in the same one."""
+    whole = sweep("N", "2N-1", "4N", hit_rates=("full", 0.5), repeats=2)
+    shards = [launches(replace(whole, shard=f"{number}/{of}"), 64) for number in range(1, of + 1)]
+    everything = launches(whole, 64)
+    assert sorted(launch.id for shard in shards for launch in shard) == sorted(launch.id for launch in everything)
+    assert all(launch in everything for shard in shards for launch in shard), "with all their cells"
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+    assert shards == [launches(replace(whole, shard=f"{number}/{of}"), 64) for number in range(1, of + 1)]
+
+
+@pytest.mark.parametrize(
+    "shard", ["0/2", "3/2", "2", "1/0", "a/b", "1/2/3", "-1/2", "1.0/2", "٣/4", "", " 1/2", "01/2"]
+)
+def test_what_is_no_shard(shard: str) -> None:
+    with pytest.raises(UsageError, match=r"^sweep\.shard=.* is no shard: write i/n with i from 1 to n"):
+        launches(replace(sweep("N"), shard=shard), 64)
+
+
+def test_more_shards_than_launches() -> None:
+    """An empty one would end in a verdict over nothing."""
+    with pytest.raises(UsageError, match=r"^sweep\.shard=2/3: the sweep has 2 launches .*use sweep\.shard=1/2"):
+        launches(replace(sweep("N", "2N-1"), shard="2/3"), 64)

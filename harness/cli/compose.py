@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,9 +50,13 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
 
 
 def register() -> None:
-    """Tells Hydra the typed schema of ``configs/`` and what configs can't know: where the pocket checkpoint lies."""
+    """Tells Hydra the typed schema of ``configs/`` and what configs can't know: where the pocket checkpoint lies, and
+    a name that nobody else has.
+    """
     ConfigStore.instance().store(name="schema", node=RunConfig)
     OmegaConf.register_new_resolver("pocket_checkpoint", lambda: str(CHECKPOINT), replace=True)
+    # Two multiruns may begin in the same second, on two machines that share their results.
+    OmegaConf.register_new_resolver("unique", lambda: uuid.uuid4().hex[:8], use_cache=True, replace=True)
 
 
 def with_engine(overrides: Sequence[str]) -> list[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -25,7 +24,7 @@ from harness.cli.dispatch import complain
 from harness.cli.options import JSON, TEXT, split_format, split_quiet
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError, UsageError
-from harness.overrides import check_missing, check_switches, hydra_sentence
+from harness.overrides import MULTIRUN, check_launcher, check_missing, check_switches, hydra_sentence
 from harness.report.attribution import attribution_json, print_attribution
 from harness.report.progress import RunProgress
 from harness.report.terminal import print_run, verdict_of_run
@@ -54,6 +53,10 @@ class Output:
     def summary(self) -> Console:
         """Where the summary of a run goes: it makes room for JSON."""
         return Console(stderr=self.form == JSON)
+
+    def tell(self, text: str) -> None:
+        """A line about a job that runs elsewhere, on stderr."""
+        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
     def emit(self, data: Mapping[str, Any]) -> None:
         """One line of JSON."""
@@ -86,39 +89,34 @@ def _stdout_for(form: str) -> Iterator[TextIO]:
 
 
 def _run_jobs(overrides: Sequence[str], output: Output) -> int:
-    codes: list[int] = []
-    composing = True
+    from harness.cli.jobs import Job
 
-    def job(composed: DictConfig) -> None:
-        nonlocal composing
-        composing = False
-        codes.append(run_one(composed, HydraConfig.get().overrides.task, output, bare=is_bare(list(overrides))))
-
+    job = Job(output, bare=is_bare(list(overrides)))
     register()
     check_switches(overrides)
     check_missing(overrides)
+    check_launcher(overrides)
     # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Flags first: behind them argparse takes no further overrides.
-    sys.argv = [
-        "harness run",
-        *sorted(with_engine(with_arms(overrides)), key=lambda word: word not in ("-m", "--multirun")),
-    ]
+    words = sorted(with_engine(with_arms(overrides)), key=lambda word: word not in MULTIRUN)
+    sys.argv = ["harness run", *words]
     try:
         hydra.main(version_base="1.3", config_path=str(configs_folder()), config_name="run")(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(hydra_sentence(error)) from error
     except ValueError as error:
-        if composing:  # what Hydra makes of gate=null
+        if job.composing:  # what Hydra makes of gate=null
             raise UsageError(f"{first_line(error)}.") from error
         raise
     except AttributeError as error:
-        if composing:  # see compose_config
+        if job.composing:  # see compose_config
             raise UsageError(f"{first_line(error)}: {WHOLE_GROUPS}") from error
         raise
     except SystemExit as stop:
         return int(stop.code) if isinstance(stop.code, int) else 2
-    return min(codes, key=SEVERITY.index, default=0)
+    # Without jobs it was --cfg, which has printed what was asked for.
+    return job.worst if job.ends or any(word in MULTIRUN for word in words) else 0
 
 
 def run_one(composed: DictConfig, overrides: Sequence[str], output: Output, *, bare: bool = False) -> int:

@@ -29,7 +29,7 @@ def logs_below(paths: Sequence[str]) -> dict[Path, list[Path]]:
             raise UsageError(f"{each}: no such file or folder.")
         below = sorted(each for each in path.rglob("*.log") if inside(each, path)) if path.is_dir() else [path]
         if not below:
-            raise UsageError(f"{each}: no *.log below this folder.")
+            raise UsageError(f"{each}: no *.log below this folder (attached servers leave none: name theirs).")
         files.update(dict.fromkeys(below))
     together: dict[Path, list[Path]] = {}
     for file in files:

@@ -30,13 +30,16 @@ class LMCacheServer:
         process: the child process.
         http_port: port of its HTTP frontend on the loopback interface.
         l2_dir: folder of its file-system L2; None when it has none.
+        url: base address of its HTTP frontend where that is another one.
     """
 
     HEALTH = "/healthcheck"
 
-    def __init__(self, process: ServerProcess, http_port: int, l2_dir: Path | None = None) -> None:
+    def __init__(
+        self, process: ServerProcess, http_port: int, l2_dir: Path | None = None, url: str | None = None
+    ) -> None:
         self.process = process
-        self.http = Endpoint("LMCache", f"http://{LOOPBACK}:{http_port}", process.explanation)
+        self.http = Endpoint("LMCache", url or f"http://{LOOPBACK}:{http_port}", process.explanation)
         self.l2_dir = l2_dir
 
     def healthy(self) -> bool:
@@ -50,6 +53,14 @@ class LMCacheServer:
     def clear(self) -> dict[str, Any]:
         """Empties memory and L2; see :meth:`clear_l1`."""
         return self.clear_l1() | {"l2_files_removed": self._empty_l2()}
+
+    def objects(self) -> int:
+        """Objects in its memory.
+
+        Raises:
+            ServerError: it does not answer, or does not say.
+        """
+        return self._sum_of("l1_manager", "total_object_count")
 
     def clear_l1(self) -> dict[str, Any]:
         """Empties its memory and checks that it is empty: the call says 200 even when locked objects stay.
@@ -67,7 +78,7 @@ class LMCacheServer:
             self.process.check(" while LMCache was being cleared")
             attempts += 1
             self.http.post("/cache/clear")
-            held = self._sum_of("l1_manager", "total_object_count")
+            held = self.objects()
             return 0 if held == 0 else None
 
         if wait_for(emptied, CLEAR_S) is None:

@@ -20,7 +20,7 @@ from harness.servers.damage import DamageModule
 from harness.servers.environment import added_environment, server_environment
 from harness.servers.ledger import Ledger
 from harness.servers.lmcache import LMCacheServer
-from harness.servers.ports import free_ports
+from harness.servers.ports import free_ports, give_back
 from harness.servers.process import ServerProcess
 from harness.servers.vllm import VllmServer
 
@@ -160,6 +160,7 @@ class Stack:
                 shutil.rmtree(self._scratch, ignore_errors=True)
                 if not any(each is not None and each.process.pid for each in (self._vllm, self._lmcache)):
                     self._ledger.close()
+                    give_back((self._lmcache_port, self._lmcache_http_port, self._vllm_port))
                 self._vllm = self._lmcache = None
 
     def _stop_vllm(self, *, hurried: bool = False) -> None:

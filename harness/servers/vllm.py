@@ -25,13 +25,14 @@ class VllmServer:
         process: the child process.
         port: its HTTP port on the loopback interface.
         model: served model name.
+        url: its base address where that is another one.
     """
 
     HEALTH = "/health"
 
-    def __init__(self, process: ServerProcess, port: int, model: str) -> None:
+    def __init__(self, process: ServerProcess, port: int, model: str, url: str | None = None) -> None:
         self.process = process
-        self.http = Endpoint("vLLM", f"http://{LOOPBACK}:{port}", process.explanation)
+        self.http = Endpoint("vLLM", url or f"http://{LOOPBACK}:{port}", process.explanation)
         self.model = model
 
     def healthy(self) -> bool:

@@ -95,6 +95,8 @@ def _facts(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "resumed", str(find(each, "at"))
     sizes = [record.get(name) for name in ("unified_block_size", "predicted_block_size")]
     yield "N, measured and predicted", f"{number(sizes[0], ',')} and {number(sizes[1], ',')} tokens"
+    if find(record, "provenance", "attached"):
+        yield "servers", "ran already; their machine, environment and logs are not known, versions as they say"
     if machine:
         memory = machine.get("memory_bytes")
         told = "" if memory is None else f", {memory / 2**30:.1f} GiB of memory"

@@ -1,0 +1,1 @@
+"""What Hydra finds of the harness: plugins have to lie in the package hydra_plugins."""
