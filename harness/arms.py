@@ -5,12 +5,11 @@ The folder of such a run holds one results folder per arm and ``attribution.json
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.checking import nearest
 from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, judge_run
 from harness.errors import HarnessError, Interrupted, UsageError
@@ -24,12 +23,6 @@ COMPLETE, REFUSED, ERROR = "complete", "refused", "error"
 
 SEVERITY = (3, 1, 4, 0)
 """Exit codes of arms from worst to best; an arm that was refused counts for nothing beside others."""
-
-WHOLE = "all"
-"""The check that consists of others."""
-
-FOR_ARM = {"sweep.diverge_after": "divergence", "check.kv_blocks_per_request": "preemption"}
-"""Fields that only one arm knows what to do with, and that arm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,47 +38,6 @@ class Arms:
         """The worst of all arms that could be tried; 2 if none could."""
         codes = {int(record["code"]) for record in self.records if record["status"] != REFUSED}
         return next((code for code in SEVERITY if code in codes), UsageError.exit_code)
-
-
-def with_arms(overrides: Sequence[str]) -> list[str]:
-    """Overrides in which ``+check=all``, ``+check=[a,b]`` and ``check=[a,b]`` are what Hydra knows them as."""
-    chosen: list[str] = []
-    for word in overrides:
-        name, _, value = word.partition("=")
-        if name not in ("check", "+check") or not (name == "+check" or value.startswith("[")):
-            chosen.append(word)
-        elif value == "all":
-            chosen.append("check=all")
-        else:
-            chosen += ["check=all", f"check.arms=[{value.strip('[]')}]"]
-    return chosen
-
-
-def arm_overrides(overrides: Sequence[str], arm: str) -> list[str]:
-    """The overrides of one arm: those of the whole, with its own check, less what only another arm understands."""
-    kept = []
-    for word in overrides:
-        name = word.lstrip("+~").partition("=")[0]
-        if name in ("check", "check.arms", "run_id", "results_dir", "resume"):
-            continue
-        if FOR_ARM.get(name, arm) == arm:
-            kept.append(word)
-    return [*kept, f"check={arm}"]
-
-
-def check_arms(names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuses arms that are no checks, or named twice.
-
-    Raises:
-        UsageError: in one sentence.
-    """
-    for name in names:
-        if name not in known:
-            raise UsageError(f"check.arms: {name!r} is no check; {nearest(name, list(known))}")
-        if name == WHOLE:
-            raise UsageError(f"check.arms: {name!r} consists of arms itself: name those that are wanted.")
-    if len(set(names)) < len(names):
-        raise UsageError(f"check.arms names a check twice: {', '.join(names)}.")
 
 
 def run_arms(
@@ -113,6 +65,10 @@ def run_arms(
         progress.done(f"arm {number} of {len(config.check.arms)}: {arm}")
         try:
             arms.records.append(_one_arm(path, arm, compose, progress))
+        except Interrupted as stop:
+            if arms.records:  # without any there is no attribution.json yet, and the one arm goes on by itself
+                stop.goes_on = f"python -m harness run resume={path}, with the same overrides as before"
+            raise
         finally:
             if arms.records:
                 write_json(path / "attribution.json", attribution_json(arms.records))
@@ -137,7 +93,7 @@ def read_arms(path: Path) -> list[dict[str, Any]]:
 
 def _make(path: Path, *, resumed: bool) -> None:
     if resumed and not (path / "attribution.json").is_file():
-        raise UsageError(f"{path} holds no attribution.json: there are no arms to go on with.")
+        raise UsageError(f"{path.absolute()} holds no attribution.json: there are no arms to go on with.")
     try:
         path.mkdir(parents=True, exist_ok=resumed)
     except FileExistsError as error:

@@ -33,3 +33,6 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C, SIGTERM or a closed terminal: servers are stopped on the way out."""
 
     exit_code = 130
+
+    goes_on: str | None = None
+    """How the run goes on later, in words; None where none has begun."""

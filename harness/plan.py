@@ -271,9 +271,10 @@ def missing_hardware(config: RunConfig) -> str | None:
     takes = f" with {ceil(memory / needed)} GB or more{each}, for its weights alone" if memory else ""
     has = f"this machine has {found or 'none'}" if config.engine.name == "gpu" else "engine=cpu uses none"
     instead = "run model=pocket" if model.gpus else "use engine=cpu"
+    asks = f"model={model.name}" if model.gpus else f"engine={config.engine.name}"
     return (
-        f"model={model.name} needs {needed} NVIDIA GPU{'s' if needed > 1 else ''}{takes}, and {has}: see what it "
-        f"would do with `python -m harness plan model={model.name}`, or {instead}."
+        f"{asks} needs {needed} NVIDIA GPU{'s' if needed > 1 else ''}{takes}, and {has}: see what it would do with "
+        f"`python -m harness plan` and the same overrides, or {instead}."
     )
 
 

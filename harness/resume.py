@@ -41,6 +41,8 @@ def resumed_config(given: RunConfig, *, bare: bool) -> RunConfig:
         UsageError: there is no such run, its configuration is another one, or it holds a secret that was not stored.
     """
     path = Path(given.results_dir) / str(given.resume) / RECORD
+    if not path.is_file():
+        raise UsageError(_missing_run(given))
     stored = load_config(OmegaConf.create(read_record(path.parent)["config"]))
     if bare:
         if hidden := [name for name, value in leaves(asdict(stored)) if HIDDEN in str(value)]:
@@ -55,6 +57,16 @@ def resumed_config(given: RunConfig, *, bare: bool) -> RunConfig:
             "be compared: give the same overrides as before or none at all, or begin a new run."
         )
     return replace(given, run_id=stored.run_id)
+
+
+def _missing_run(given: RunConfig) -> str:
+    folder = Path(given.results_dir).absolute()
+    if (folder / str(given.resume) / "attribution.json").is_file():
+        return (
+            f"resume={given.resume}: {folder / str(given.resume)} holds the arms of one run: go on with +check=all, or "
+            "the arms that were chosen, and the same overrides as before."
+        )
+    return f"resume={given.resume}: {folder} holds no run of that name; results_dir=… names another folder."
 
 
 def check_versions(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:

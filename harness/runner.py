@@ -23,6 +23,7 @@ from harness.model.rules import PROMPT_RULES, Facts, check_rules, obeyed
 from harness.model.sizes import Sizes
 from harness.plan import check_reach, lengths_are_estimated, missing_hardware, prompt_lengths, rule_facts
 from harness.redaction import known_secrets, redacted, without_secrets_in
+from harness.report.forms import counted
 from harness.report.progress import RunProgress
 from harness.report.terminal import summary_frame
 from harness.repro.bundle import Bundle, read_bundle
@@ -52,14 +53,15 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
 
     Raises:
         UsageError: the configuration can't work; nothing was started.
-        HarnessError: a server or the machine failed; what was measured before is kept.
+        HarnessError: the machine lacks a GPU, or a server or the machine failed; what was measured before is kept.
         Interrupted: Ctrl-C or SIGTERM; the same holds.
     """
     check = check_of(config)
     check_extra_args(config)
     check_variables(config)
     if not config.servers.attach and (missing := missing_hardware(config)):
-        raise UsageError(missing)
+        # A machine that lacks GPUs is no wrong configuration; a model for GPUs on the CPU engine is.
+        raise HarnessError(missing) if config.engine.name == "gpu" else UsageError(missing)
     sizes = predicted_sizes(config.model, config.engine)
     block_size = sizes.block_size
     plan = launches(config.sweep, block_size, list(check.variants))
@@ -91,14 +93,15 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     for warning in [*warnings, *warnings_of_leftovers(Path(config.results_dir))]:
         record.warn(warning, progress)
     progress.done(
-        f"run {folder.path.name}: {len(plan)} launch(es), N = {block_size} predicted; results in {folder.path}"
+        f"run {folder.path.name}: {counted(len(plan), 'launch')}, N = {block_size} predicted; results in {folder.path}"
     )
     progress.expect_cells(sum(len(launch.cells) for launch in plan))
     outlook = Outlook(plan, check, folder.cells())
     try:
         for launch in plan:
             run_launch(config, check, launch, record, progress, task, bundle, outlook)
-    except Interrupted:
+    except Interrupted as stop:
+        stop.goes_on = f"python -m harness run resume={folder.path}"
         with held(), suppress(HarnessError):
             record.finish("interrupted", error="interrupted")
         progress.done(f"interrupted; what was measured before is in {folder.path}")

@@ -78,7 +78,7 @@ class RunFolder:
         """
         folder = cls(results_dir / plain_name("resume", run_id))
         if not (folder.path / RECORD).is_file():
-            raise UsageError(f"resume={run_id}: {results_dir} holds no run of that name.")
+            raise UsageError(f"resume={run_id}: {results_dir.absolute()} holds no run of that name.")
         folder.lock()
         try:
             for name in ("cells", "launches"):

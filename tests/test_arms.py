@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ import pytest
 from evidence import healthy, write_cell
 
 import harness.arms
-from harness.arms import Arms, arm_overrides, check_arms, read_arms, run_arms, with_arms
-from harness.cli import compose_config
+from harness.arms import Arms, read_arms, run_arms
+from harness.cli import compose_config, main
 from harness.config import RunConfig
 from harness.equivalence.evidence import read_evidence
 from harness.equivalence.judge import judge_cell
 from harness.errors import Interrupted, ServerError, UsageError
+from harness.overrides import arm_overrides, check_arms, with_arms
 from harness.report.progress import RunProgress
 from harness.store import RunFolder, read_json, write_json
 
@@ -121,8 +123,9 @@ def test_a_refused_arm_counts_for_nothing_beside_others(runs: Runs, tmp_path: Pa
 
 def test_resume_keeps_arms_that_are_complete_and_resumes_the_one_that_is_not(runs: Runs, tmp_path: Path) -> None:
     runs.failing = {"l2": Interrupted("SIGTERM")}
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as stopped:
         measure(runs, whole(tmp_path, "reset_warm", "l2", "mixed"))
+    assert str(stopped.value.goes_on).startswith(f"python -m harness run resume={tmp_path / 'arms'}, with the same")
     assert [each["arm"] for each in read_json(tmp_path / "arms" / "attribution.json")["arms"]] == ["reset_warm"]
     runs.made, runs.failing = [], {}
     arms = measure(runs, whole(tmp_path, "reset_warm", "l2", "mixed", run_id=None, resume="arms"))
@@ -136,3 +139,45 @@ def test_a_folder_is_not_written_into_twice(runs: Runs, tmp_path: Path) -> None:
         measure(runs, whole(tmp_path, "l2"))
     with pytest.raises(UsageError, match="there are no arms to go on with"):
         measure(runs, whole(tmp_path, "l2", run_id=None, resume="other"))
+
+
+CHOSEN = ["+check=[mixed,preemption]", "engine=cpu", "task.limit=30"]
+
+
+@pytest.mark.parametrize("typed", ["+check=all", "check=all"])
+def test_all_arms_are_composed_as_a_run_does(typed: str) -> None:
+    assert len(compose_config([typed, "engine=cpu"]).check.arms) == 12
+
+
+def test_the_plan_of_arms_is_each_arms_and_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *CHOSEN]) == 0
+    out = capsys.readouterr().out
+    assert "arm 1 of 2: mixed" in out and "arm 2 of 2: preemption" in out
+    assert "30 questions x 3 passes = 90 requests" in out and "30 questions x 4 passes = 120 requests" in out
+    assert "in all: 2 arms, 2 launches, 210 requests, " in out.splitlines()[-1]
+
+
+def test_the_plan_of_arms_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *CHOSEN, "format=json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["arm"] for each in told["arms"]] == ["mixed", "preemption"]
+    plans = [each["plan"] for each in told["arms"]]
+    for name in ("requests", "prompt_tokens"):
+        assert told[name] == sum(plan[name] for plan in plans)
+    assert (told["launches"], told["requests"], plans[0]["requests"]) == (2, 210, 90)
+
+
+def test_an_arm_that_can_not_be_done_is_told_and_the_others_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    # Only a check that seeds the cache can reach a hit rate.
+    assert main(["plan", "+check=[reset_warm,l2]", "engine=cpu", "sweep.hit_rates=[0.5]"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("can't be tried: ") == 1
+    assert "in all: 1 of 2 arms (1 can't be tried), 1 launch, " in out
+    assert main(["plan", "+check=[l2]", "engine=cpu", "sweep.hit_rates=[0.5]"]) == 2
+    assert "in all: 0 of 1 arm (1 can't be tried)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["plan", "doctor"])
+def test_an_arm_that_is_no_check_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "+check=[mixt]", "engine=cpu"]) == 2
+    assert capsys.readouterr().err == "error: check.arms: 'mixt' is no check; did you mean mixed?\n"

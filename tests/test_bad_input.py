@@ -187,7 +187,7 @@ NAMES_AND_PATHS: list[Row] = [
     (["run_id="], ["run_id=", "plain folder name"]),
     (["run_id=" + 200 * "a"], ["run_id=aaa", "at most 150"]),
     (["check=all", "run_id=a/b"], ["run_id=a/b", "plain folder name"]),
-    (["resume=../x"], ["resume=../x", "plain folder name"]),
+    (["resume=../x"], ["resume=../x", "leave results_dir out"]),
     (["model.name='a b'"], ["model.name=a b", "plain folder name"]),
     (["sweep.name=../x"], ["sweep.name=../x", "plain folder name"]),
     (["check.name="], ["check.name=", "plain folder name"]),
@@ -208,7 +208,7 @@ NAMES_AND_PATHS: list[Row] = [
     (["servers.vllm.python=''"], ["servers.vllm.python=", "leave it out"]),
     (["replay=''"], ["replay=", "give"]),
     (["replay=/nonexistent"], ["replay=/nonexistent", "holds no bundle.json"]),
-    (["resume=nope"], ["nope/run.json can't be read"]),
+    (["resume=nope"], ["holds no run of that name"]),
 ]  # fmt: skip
 
 TEXTS: list[Row] = [
@@ -307,7 +307,7 @@ EXEMPT = {
     "sweep.diverge_after": "harness/sweep.py",
     "sweep.damage": "harness/corruption.py", "sweep.damage_once": "harness/corruption.py",
     "check.launch": "harness/steps.py", "check.cell": "harness/steps.py", "check.seeded_cell": "harness/steps.py",
-    "check.variants": "harness/steps.py", "check.arms": "harness/arms.py",
+    "check.variants": "harness/steps.py", "check.arms": "harness/overrides.py",
     "model.recipe.lmcache": "words: _check_recipe", "model.recipe.vllm": "words: _check_recipe",
     "model.support": "features and statuses: _check_support",
     "engine.env": "names and texts: _check_variables, and servers/environment.py",

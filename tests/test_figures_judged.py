@@ -115,3 +115,12 @@ def test_nothing_is_cut_off(make: object, name: str, tmp_path: Path) -> None:
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1, told
     for (one, a), (other, b) in itertools.combinations(boxes, 2):
         assert not a.overlaps(b), f"{one} and {other}"
+
+
+def test_no_drift_at_all_is_said_in_the_figure(tmp_path: Path) -> None:
+    def words(figure: Figure) -> list[str]:
+        return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+    path = passing(tmp_path / "same")
+    assert "all 120 identical" not in words(figures.drift(load_run(failing(tmp_path / "other"))))
+    assert "all 120 identical" in words(figures.drift(load_run(path)))

@@ -198,8 +198,12 @@ def test_sequences_that_have_blocks(capsys: Captured) -> None:
     [
         (["model=qwen3_6_27b"], 0, ["needs 1 NVIDIA GPU with 54 GB or more", "this machine has none", "model=pocket"]),
         (["model=qwen3_6_27b", "engine=cpu"], 8, ["engine=cpu uses none"]),
-        (["model=qwen3_8_flash_next"], 4, ["needs 8 NVIDIA GPUs, and this machine has 4", "plan model=qwen3_8"]),
-        (["engine=gpu"], 0, ["needs 1 NVIDIA GPU", "use engine=cpu"]),
+        (["model=qwen3_8_flash_next"], 4, ["needs 8 NVIDIA GPUs, and this machine has 4", "model=qwen3_8"]),
+        (
+            ["engine=gpu"],
+            0,
+            ["engine=gpu needs 1 NVIDIA GPU", "plan` and the same overrides", "use engine=cpu"],
+        ),
     ],
 )
 def test_missing_gpus(overrides: list[str], gpus: int, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +220,7 @@ def test_enough_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_without_its_gpus_stops_before_anything_starts(tmp_path: Path, capsys: Captured) -> None:
-    assert main(["run", "model=qwen3_8_flash_next", f"results_dir={tmp_path / 'results'}"]) == 2
+    assert main(["run", "model=qwen3_8_flash_next", f"results_dir={tmp_path / 'results'}"]) == 3
     err = capsys.readouterr().err
     assert "needs 8 NVIDIA GPUs" in err and err.count("\n") == 1
     assert not (tmp_path / "results").exists()

@@ -142,3 +142,12 @@ def test_a_report_that_fails_loses_nothing(
     told = str(error).rstrip(".") or "ZeroDivisionError"
     err = capsys.readouterr().err
     assert f"warning: the report was not written: {told}. Try again: python -m harness report {ended}" in err
+
+
+def test_out_is_a_folder_and_no_page(tmp_path: Path, capsys: Captured) -> None:
+    path = str(passing(tmp_path))
+    assert main(["report", path, f"out={tmp_path / 'x' / 'r.html'}"]) == 2
+    assert f"r.html names a file: out= is the folder for report.html and the others: out={tmp_path / 'x'}" in (
+        capsys.readouterr().err
+    )
+    assert not (tmp_path / "x").exists()

@@ -18,6 +18,7 @@ from harness.config import GateConfig, RunConfig
 from harness.equivalence.evidence import read_evidence
 from harness.equivalence.judge import judge_cell
 from harness.errors import HarnessError, UsageError
+from harness.overrides import with_run_path
 from harness.redaction import without_secrets_in
 from harness.report.progress import RunProgress
 from harness.resume import check_versions, difference, is_bare, resumed_config
@@ -114,7 +115,27 @@ def test_a_secret_that_was_not_stored_has_to_be_given_again(tmp_path: Path) -> N
 
 def test_a_run_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "resume=nope", f"results_dir={tmp_path}"]) == 2
-    assert "nope/run.json can't be read: No such file or directory" in capsys.readouterr().err
+    assert f"{tmp_path} holds no run of that name" in capsys.readouterr().err
+
+
+def test_a_run_is_named_by_its_folder_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert with_run_path(["resume=night/run"]) == ["results_dir=night", "resume=run"]
+    assert with_run_path([f"resume={tmp_path}/run/"]) == [f"results_dir={tmp_path}", "resume=run"]
+    assert with_run_path(["resume=run", "results_dir=night"]) == ["resume=run", "results_dir=night"]
+    with pytest.raises(UsageError, match="leave results_dir out, or write resume=run"):
+        with_run_path(["resume=night/run", "results_dir=night"])
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "resume=night/nope"]) == 2
+    assert f"resume=nope: {tmp_path / 'night'} holds no run of that name" in capsys.readouterr().err
+
+
+def test_the_folder_of_several_arms_says_how_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "arms").mkdir()
+    (tmp_path / "arms" / "attribution.json").write_text("{}")
+    assert main(["run", f"resume={tmp_path / 'arms'}"]) == 2
+    assert "holds the arms of one run: go on with +check=all" in capsys.readouterr().err
 
 
 def test_differences() -> None:

@@ -103,5 +103,5 @@ def test_ctrl_c_twice(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(family, "wait_until", waited)
     ended = scene.run(*RUN)
-    assert_ended(scene, ended, "cold", 130, "interrupted: nothing of this run goes on")
+    assert_ended(scene, ended, "cold", 130, "to go on with it: python -m harness run resume=")
     assert vllm.STOP_S in waits and lmcache_module.STOP_S not in waits

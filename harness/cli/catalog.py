@@ -51,7 +51,7 @@ _ALL = (
         "Hydra application: overrides, config groups, --cfg job and --multirun work as everywhere.",
         (
             OVERRIDES,
-            ("resume=ID", "go on with a run that was cut short"),
+            ("resume=ID", "go on with a run that was cut short; its folder does as well"),
             ("replay=DIR", "send the prompts of a repro bundle again"),
             ("--cfg job", "show the whole configuration and stop"),
             ("-m, --multirun", "one run for each of the values behind commas"),
@@ -81,7 +81,7 @@ _ALL = (
             ("plan from=results/20260131-235959-pocket-smoke sweep=hit_rate", "how long will it take here?"),
             ("plan model=pocket format=json | jq .commands", "the commands alone"),
         ),
-        "0 · 2 wrong usage, or rules refuse the run",
+        "0 · 2 wrong usage, or rules refuse the run (of +check=all: every arm)",
         "overrides",
         ("format=json", "from="),
     ),
@@ -220,7 +220,7 @@ _ALL = (
             ("diagnose results/20260131-235959-pocket-smoke", "of a run"),
             ("diagnose vllm.log lmcache.log", "of servers that were started by hand"),
         ),
-        "0 nothing is seen · 1 something went wrong · 2 no log there",
+        "0 nothing is seen · 1 something went wrong · 2 no log there, or none of vLLM or LMCache",
         "folders",
         ("format=json",),
     ),
@@ -269,7 +269,7 @@ def usage() -> str:
             *lines,
             "",
             f"{PROGRAM} COMMAND --help has examples. First steps:",
-            *_examples((("doctor", "is this machine ready?"), ("run task.limit=100", "two minutes on a laptop"))),
+            *_examples((("doctor", "is this machine ready?"), ("run", "the main job: two minutes on two cores"))),
         ]
     )
 

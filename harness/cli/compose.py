@@ -17,7 +17,7 @@ from harness.cli.groups import configs_folder
 from harness.config import RunConfig, load_config
 from harness.errors import UsageError
 from harness.model.support import FEATURES, OTHER_ENGINES
-from harness.overrides import check_missing, check_switches, hydra_sentence
+from harness.overrides import as_meant, check_dashes, check_missing, check_switches, hydra_sentence
 from harness.pocket import CHECKPOINT
 from harness.resume import is_bare
 
@@ -35,6 +35,8 @@ def compose_config(overrides: Sequence[str]) -> RunConfig:
         UsageError: Hydra can't compose it, or a value is wrong.
     """
     register()
+    overrides = as_meant(overrides)
+    check_dashes(overrides)
     check_switches(overrides)
     check_missing(overrides)
     try:

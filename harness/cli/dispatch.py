@@ -10,6 +10,7 @@ from importlib import import_module
 
 from rich.console import Console
 
+from harness import __version__
 from harness.checking import nearest
 from harness.cli.catalog import COMMANDS, Command, help_of, usage
 from harness.errors import HarnessError, Interrupted, UsageError
@@ -23,6 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # lm-eval, datasets and the hub's client would draw bars of their own over ours; read when they are imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
+    if arguments == ["--version"]:
+        print(f"harness {__version__}")
+        return 0
     if not arguments or arguments[0] in HELP or arguments == ["help"]:
         print(usage())
         return 0 if arguments else 2
@@ -37,9 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python's own exit code for a crash is 1, which here means that the model changed.
         Console(stderr=True).print_exception()
         return HarnessError.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        goes_on = stop.goes_on if isinstance(stop, Interrupted) else None
+        told = f"interrupted; to go on with it: {goes_on}" if goes_on else "interrupted"
         with suppress(OSError):
-            Console(stderr=True).print("interrupted: nothing of this run goes on", style="yellow")
+            Console(stderr=True).print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
         return Interrupted.exit_code
 
 

@@ -32,6 +32,16 @@ def split_quiet(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     return bool(said) and said[-1], [word for word in arguments if word not in QUIET]
 
 
+def refuse_multirun(arguments: Sequence[str], command: str) -> None:
+    """Refuses ``--multirun``.
+
+    Raises:
+        UsageError: naming the command that takes it.
+    """
+    if any(word in ("-m", "--multirun") for word in arguments):
+        raise UsageError(f"{command} has no --multirun, only run has: name one value of each field.")
+
+
 def split_fields(arguments: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Values of the fields that are named, the last of each, and the other arguments."""
     found: dict[str, str] = {}

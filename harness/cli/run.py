@@ -17,14 +17,23 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from harness.arms import Arms, arm_overrides, check_arms, run_arms, with_arms
+from harness.arms import Arms, run_arms
 from harness.checking import first_line
+from harness.cli.beforehand import checked_jobs
 from harness.cli.compose import WHOLE_GROUPS, configs_folder, register, with_engine
 from harness.cli.dispatch import complain
 from harness.cli.options import JSON, TEXT, split_format, split_quiet
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError, UsageError
-from harness.overrides import MULTIRUN, check_launcher, check_missing, check_switches, hydra_sentence
+from harness.overrides import (
+    MULTIRUN,
+    arm_overrides,
+    check_arms,
+    check_launcher,
+    check_missing,
+    check_switches,
+    hydra_sentence,
+)
 from harness.report.attribution import attribution_json, print_attribution
 from harness.report.progress import RunProgress
 from harness.report.terminal import print_run, verdict_of_run
@@ -91,6 +100,7 @@ def _stdout_for(form: str) -> Iterator[TextIO]:
 def _run_jobs(overrides: Sequence[str], output: Output) -> int:
     from harness.cli.jobs import Job
 
+    overrides = checked_jobs(overrides)
     job = Job(output, bare=is_bare(list(overrides)))
     register()
     check_switches(overrides)
@@ -99,7 +109,7 @@ def _run_jobs(overrides: Sequence[str], output: Output) -> int:
     # Hydra would print its errors itself and exit with 1; here they are usage errors like any other.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     # Flags first: behind them argparse takes no further overrides.
-    words = sorted(with_engine(with_arms(overrides)), key=lambda word: word not in MULTIRUN)
+    words = sorted(with_engine(overrides), key=lambda word: word not in MULTIRUN)
     sys.argv = ["harness run", *words]
     try:
         hydra.main(version_base="1.3", config_path=str(configs_folder()), config_name="run")(job)()

@@ -147,7 +147,7 @@ def _cell(
         pairing.whole,
         tuple(score_changes(data_a, data_b, pairing, margins, passes)),
         tuple(speeds),
-        why or _not_judged(pairing, verdicts, speeds),
+        why or _not_judged(pairing, (data_a.prompts, data_b.prompts), verdicts, speeds),
     )
 
 
@@ -159,9 +159,13 @@ def _badness(cell: CellChange) -> tuple[bool, bool, bool, float]:
     return verdicts not in WORSENED, verdicts[0] == verdicts[1], not slower, loss
 
 
-def _not_judged(pairing: Pairing, verdicts: Sequence[str], speeds: Sequence[SpeedChange]) -> str:
+def _not_judged(
+    pairing: Pairing, prompts: tuple[int, int], verdicts: Sequence[str], speeds: Sequence[SpeedChange]
+) -> str:
     if "invalid" in verdicts:
         return "a cell is invalid, and claims nothing about speed"
+    if not pairing.whole and all(prompts) and prompts[0] != prompts[1]:
+        return f"{prompts[0]:,} and {prompts[1]:,} prompts"
     if not pairing.whole:
         return (
             "the prompts are not the same" if pairing.known else "it is not recorded whether the prompts are the same"

@@ -56,6 +56,11 @@ class CellData:
     requests: Columns
     samples: Columns
 
+    @property
+    def prompts(self) -> int:
+        """Different prompts that were asked; 0 where neither table is there."""
+        return len(set(self.samples["doc_id"]) | set(self.requests["doc_id"]))
+
 
 @dataclass(frozen=True, slots=True)
 class Pairing:

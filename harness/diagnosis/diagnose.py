@@ -135,6 +135,11 @@ class Diagnosis:
         return known[0] if known else None
 
     @property
+    def evidence(self) -> tuple[Evidence, ...]:
+        """Every line that is shown."""
+        return (*(finding.evidence for finding in self.findings), *self.unexplained)
+
+    @property
     def wrong(self) -> bool:
         """Whether anything went wrong, known or not."""
         return bool(self.unexplained) or any(each.entry.severity is Severity.ERROR for each in self.findings)

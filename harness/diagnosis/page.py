@@ -26,8 +26,9 @@ INTRODUCTION = """\
 servers or your own: a log file, a launch's folder, or a run's (`results/<run id>`). It tells the cause, the line that
 shows it, and what mends it. A run whose server fails tells the same by itself. Logs of one folder are read together,
 since one server's failure often has its cause in the other's log. A failure that is not in the table is shown by its
-most telling lines. Exit code 0: nothing wrong is seen; 1: something is, known or not; 2: no such file. `format=json` is
-for programs.
+most telling lines. Of a file that is empty, or that has no line of either server, just that is said. Exit code 0:
+nothing wrong is seen; 1: something is, known or not; 2: no such file, or none is a log of vLLM or LMCache.
+`format=json` is for programs.
 
 Numbers are those of an example. A setting can be pasted behind `python -m harness run …`; `servers.vllm.extra_args`
 takes the place of what you had there.

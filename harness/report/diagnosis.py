@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,14 @@ from harness.model.rules import Severity
 from harness.report.plan import STYLES
 
 
-def print_diagnoses(console: Console, diagnoses: Mapping[Path, Diagnosis]) -> None:
-    """Prints what the logs of every folder say: the cause first, then what it led to, then warnings and notes."""
+def print_diagnoses(console: Console, diagnoses: Mapping[Path, Diagnosis], unread: Sequence[str] = ()) -> None:
+    """Prints what the logs of every folder say: the cause first, then what it led to, then warnings and notes.
+
+    Args:
+        console: where.
+        diagnoses: by folder.
+        unread: sentences about files that tell nothing of a server.
+    """
     for folder, diagnosis in diagnoses.items():
         if len(diagnoses) > 1 and (diagnosis.findings or diagnosis.unexplained):
             console.print(Text(str(folder), style="bold"), soft_wrap=True)
@@ -26,7 +32,9 @@ def print_diagnoses(console: Console, diagnoses: Mapping[Path, Diagnosis]) -> No
         if diagnosis.root is not None:
             _print_unexplained(console, diagnosis, "besides, not in the table of known failures:")
     if not any(diagnosis.findings or diagnosis.unexplained for diagnosis in diagnoses.values()):
-        console.print("nothing wrong is seen in these logs")
+        console.print(f"nothing wrong is seen in {'the other' if unread else 'these'} logs")
+    for sentence in unread:
+        console.print(Text(sentence, style=STYLES[Severity.WARNING]), soft_wrap=True)
 
 
 def _print_finding(console: Console, finding: Finding, *, brief: bool) -> None:
@@ -61,7 +69,9 @@ def _more(finding: Finding) -> str:
     return f" (and {finding.count - 1} more lines)" if finding.count > 1 else ""
 
 
-def diagnoses_as_json(diagnoses: Mapping[Path, Diagnosis]) -> list[dict[str, Any]]:
+def diagnoses_as_json(
+    diagnoses: Mapping[Path, Diagnosis], unread: Mapping[Path, Sequence[str]]
+) -> list[dict[str, Any]]:
     """One object per folder, with everything that is printed."""
     return [
         {
@@ -72,6 +82,7 @@ def diagnoses_as_json(diagnoses: Mapping[Path, Diagnosis]) -> list[dict[str, Any
             "unexplained": [
                 {"file": each.file, "line": each.line, "text": each.text} for each in diagnosis.unexplained
             ],
+            "unread": list(unread[folder]),
         }
         for folder, diagnosis in diagnoses.items()
     ]

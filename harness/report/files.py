@@ -20,14 +20,19 @@ from harness.store import write_bytes, write_frame
 
 PAGE, MARKDOWN, JUNIT, SUMMARY = "report.html", "report.md", "junit.xml", "summary.csv"
 
+FILE_ENDINGS = (".html", ".htm", ".md", ".xml", ".csv", ".json")
+"""A folder whose name ends so is meant as a file."""
+
 
 def folder_for(paths: Sequence[Path], out: Path | None = None) -> Path:
     """Where the report of these runs goes: ``out``, else the run's own folder, else the one that holds them all.
 
     Raises:
-        UsageError: they lie in different folders, and nobody said where to.
+        UsageError: they lie in different folders, and nobody said where to; or ``out`` names a file.
     """
     if out is not None:
+        if out.suffix in FILE_ENDINGS and not out.is_dir():
+            raise UsageError(f"out={out} names a file: out= is the folder for {PAGE} and the others: out={out.parent}")
         return out
     if len(paths) == 1:
         return paths[0]

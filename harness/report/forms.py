@@ -40,5 +40,5 @@ def share(part: float | None, whole: float | None) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """``1 cell``, ``2 cells``."""
-    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
+    """``1 cell``, ``2 cells``, ``2 launches``."""
+    return f"{count} {what}" if count == 1 else f"{count:,} {what}{'es' if what.endswith(('ch', 's')) else 's'}"

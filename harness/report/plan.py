@@ -15,8 +15,10 @@ from harness.model.rules import Severity
 from harness.model.sizes import GIB, L1_WATERMARK, Sizes
 from harness.model.support import FEATURES, status
 from harness.plan import Plan, PlannedLaunch, added_arguments, lmcache_line, vllm_line
+from harness.plan_arms import ArmsPlan
 from harness.redaction import without_secrets
 from harness.report.estimate import estimate_lines
+from harness.report.forms import counted
 from harness.servers.commands import Argument
 from harness.workload.pocket import POCKET
 
@@ -25,20 +27,61 @@ STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE:
 
 def print_plan(console: Console, plan: Plan, estimate: Estimate | None = None) -> None:
     """Prints sizes, support, cells, commands, cost, time where a run tells it, and findings."""
+    _print_model(console, plan)
+    _print_cost(console, plan)
+    if estimate:
+        _section(console, "time", estimate_lines(estimate))
+    _print_reasons(console, plan)
+    _print_findings(console, plan)
+
+
+def print_arms(console: Console, plans: ArmsPlan) -> None:
+    """Prints what all arms have in common, then each arm's cost, cells, commands and findings, and the sum."""
+    shown = next((each.plan for each in plans.arms if each.plan is not None), None)
+    if shown is not None:
+        _print_model(console, shown)
+        _print_reasons(console, shown)
+    for number, each in enumerate(plans.arms, start=1):
+        console.print(Text(f"arm {number} of {len(plans.arms)}: {each.arm}", style="bold underline"))
+        if each.plan is not None:
+            _print_cost(console, each.plan)
+            _print_findings(console, each.plan)
+        else:
+            console.print(Text(f"can't be tried: {each.refused}", style=STYLES[Severity.ERROR]), soft_wrap=True)
+        console.print()
+    console.print(Text(sum_of_arms(plans), style="bold"), soft_wrap=True)
+
+
+def sum_of_arms(plans: ArmsPlan) -> str:
+    """What all arms come to, in one sentence."""
+    if left_out := len(plans.arms) - len(plans.done):
+        of = f"{len(plans.done)} of {counted(len(plans.arms), 'arm')} ({left_out} can't be tried)"
+    else:
+        of = counted(len(plans.arms), "arm")
+    about = "about " if plans.estimated else ""
+    cost = f"{counted(plans.launches, 'launch')}, {counted(plans.requests, 'request')}"
+    return f"in all: {of}, {cost}, {about}{plans.prompt_tokens:,} prompt tokens"
+
+
+def _print_model(console: Console, plan: Plan) -> None:
     for title, lines in (
         (f"{plan.config.model.name} on engine {plan.config.engine.name}", sizes_lines(plan.sizes)),
         ("long context", context_lines(plan)),
         ("support, as published", support_lines(plan)),
-        ("cost", cost_lines(plan)),
-        ("time", estimate_lines(estimate) if estimate else []),
     ):
         if lines:
             _section(console, title, lines)
+
+
+def _print_cost(console: Console, plan: Plan) -> None:
+    _section(console, "cost", cost_lines(plan))
     console.print(cells_table(plan))
     console.print()
     for planned in plan.launches:
         _print_commands(console, plan, planned)
-    _print_reasons(console, plan)
+
+
+def _print_findings(console: Console, plan: Plan) -> None:
     for finding in plan.findings:
         text = f"{finding.severity.value}: {finding}"
         console.print(Text(f"{text} (holds for {finding.holds_for})", style=STYLES[finding.severity]), soft_wrap=True)

@@ -102,7 +102,7 @@ of the machine, and the report (seconds).
 
 The unit is the launch: one start of both servers with the cells measured on it. A sweep of six launches can take six
 machines, or six GPUs of one, and no more; `sweep.repeats` multiplies launches. `sweep.shard=i/n` takes one part of
-them, and [clusters.md](clusters.md) has the launchers. The wall time is then that of the slowest part, and `plan from=` tells
+them, and [clusters.md](clusters.md) has the launchers. The wall time is that of the slowest part; `plan from=` tells
 each launch's own: at a budget of N one launch can take as long as several others. GPU-hours stay the same, since every
 launch pays for its own start and its own cold pass anyway. A model of eight GPUs needs all eight for each launch.
 

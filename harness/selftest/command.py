@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from harness.checking import nearest
 from harness.config import RunConfig
 from harness.errors import UsageError
 from harness.resume import is_bare
@@ -51,6 +52,9 @@ def selftest_command(
         if any(word in ("-m", "--multirun") for word in rest):
             raise UsageError("selftest makes one run, whose launches are its repeats: it takes no --multirun.")
         return run(overrides_of(rest))
+    for word in rest:
+        if "=" not in word and not word.startswith("~") and word != SHORT:
+            raise UsageError(f"selftest knows no {word!r}; {nearest(word, [SHORT])}")
     overrides = overrides_of(rest)
     config = compose(overrides)
     run_id = config.resume or config.run_id or new_run_id(config)

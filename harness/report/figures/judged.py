@@ -105,6 +105,8 @@ def drift(run: RunData) -> Figure:
         counts = np.minimum(counts, counts[0])
         label = f"{name} (n = {len(values)})"
         ax.plot(positions, counts, color=style.color, linestyle=style.dashes, drawstyle="steps-post", label=label)
+    if not any(each.any() for each in found.values()):
+        ax.text(0.5, 0.5, f"all {of} identical", transform=ax.transAxes, ha="center", color=GREY, fontsize=14)
     for level in cell["drift"]["levels"]:
         ax.axvline(level["nats"], color=GREY, linewidth=1.0, linestyle=(0, (1, 2)))
     ax.set_xscale("log")
