@@ -36,8 +36,9 @@ from harness.cli import compose_config
 from harness.servers.ports import free_ports
 from harness.servers.stack import Stack
 
-FEWER_AT_1 = 5
-"""At concurrency 1 a fifth of the requests is sent: each waits for the one before."""
+ONE_CORE = "engine.env.OMP_NUM_THREADS='1'"
+"""vLLM's threads spin between steps: on two cores they would keep its own HTTP process, and the client, waiting."""
+
 HISTOGRAM = "vllm:time_to_first_token_seconds"
 
 
@@ -86,8 +87,7 @@ def rate(
     with fast_server(output) as url, workers() as started:
 
         def load_of(level: int, seed: int, count: int = 0) -> Load:
-            count = count or (requests // FEWER_AT_1 if level == 1 else requests)
-            return Load(url, "made-up", prompts(count, 512, seed), output, level, scored=True)
+            return Load(url, "made-up", prompts(count or requests, 512, seed), output, level, scored=True)
 
         for worker in started.values():
             worker.send(load_of(16, 0, 50))  # what is imported or made once
@@ -121,7 +121,7 @@ def rate(
 def ttft(concurrency: str = "1,16,64,256", repeats: int = 5, requests: int = 128, output: int = 16) -> Any:
     levels = [int(each) for each in concurrency.split(",")]
     seen: dict[tuple[str, int], list[dict[str, float]]] = {}
-    config = compose_config(["model=pocket", "engine=cpu", "check=no_connector"])
+    config = compose_config(["model=pocket", "engine=cpu", "check=no_connector", ONE_CORE])
     with (
         tempfile.TemporaryDirectory() as folder,
         Stack(config, budget=127, chunk_size=64, folder=Path(folder)) as stack,

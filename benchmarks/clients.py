@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import json
 import multiprocessing
@@ -41,14 +42,25 @@ class Load:
 
 
 class Client(Protocol):
-    def send(self, load: Load) -> list[float]:
+    def prepare(self, load: Load) -> Any:
+        """What is made once per launch and not per pass: prompts and the task."""
+
+    def send(self, load: Load, prepared: Any) -> list[float]:
         """Sends everything and returns the TTFT of every request in seconds."""
 
 
 class Ours:
     """What a pass of the harness does: sends, samples the batch at 10 Hz, writes its files, and has lm-eval score."""
 
-    def send(self, load: Load) -> list[float]:
+    def prepare(self, load: Load) -> tuple[list[Any], Any]:
+        from harness.workload.prompts import Prompt
+        from harness.workload.tasks import stored_task
+
+        prompts = [Prompt(i, f"Question {i}", ids, (), load.output) for i, ids in enumerate(load.prompts)]
+        task = stored_task("gsm8k", [prompt.text for prompt in prompts], ["#### 7"] * len(prompts))
+        return prompts, task
+
+    def send(self, load: Load, prepared: tuple[list[Any], Any]) -> list[float]:
         from harness.interrupts import run_async
         from harness.measure.batch import BatchSampler
         from harness.store import write_frame
@@ -56,7 +68,7 @@ class Ours:
         from harness.workload.passes import requests_frame, timeline_frame
         from harness.workload.stream import RequestRecord
 
-        prompts = self.prompts(load)
+        prompts, task = prepared
         sampler = BatchSampler(load.url, 10.0)
         records: list[RequestRecord] = []
 
@@ -73,27 +85,20 @@ class Ours:
             return records
 
         if load.scored:
-            self.score(prompts, send)
+            self.score(prompts, task, send)
         else:
             send()
         return [record.ttft_s if record.error is None else failed(record.error) for record in records]  # type: ignore[misc]
-
-    def prompts(self, load: Load) -> list[Any]:
-        from harness.workload.prompts import Prompt
-
-        return [Prompt(i, f"Question {i}", ids, (), load.output) for i, ids in enumerate(load.prompts)]
 
     def limits(self, load: Load) -> Any:
         from harness.config import LoadConfig
 
         return LoadConfig(concurrency=load.concurrency)
 
-    def score(self, prompts: Sequence[Any], send: Callable[[], Any]) -> None:
+    def score(self, prompts: Sequence[Any], task: Any, send: Callable[[], Any]) -> None:
         from harness.config import TaskConfig
         from harness.workload.scoring import score_pass
-        from harness.workload.tasks import stored_task
 
-        task = stored_task("gsm8k", [prompt.text for prompt in prompts], ["#### 7"] * len(prompts))
         config = TaskConfig(name="gsm8k", filter="flexible-extract", metric="exact_match", limit=None)
         scores = score_pass(task, config, prompts, send)
         assert scores["score"].mean() == 1.0, scores
@@ -102,11 +107,14 @@ class Ours:
 class Vllm:
     """The function behind ``vllm bench serve``, which scores nothing."""
 
-    def send(self, load: Load) -> list[float]:
+    def prepare(self, load: Load) -> list[Any]:
         from vllm.benchmarks.datasets import SampleRequest
+
+        return [SampleRequest(list(ids), len(ids), load.output) for ids in load.prompts]
+
+    def send(self, load: Load, prepared: list[Any]) -> list[float]:
         from vllm.benchmarks.serve import TaskType, benchmark
 
-        requests = [SampleRequest(list(ids), len(ids), load.output) for ids in load.prompts]
         with contextlib.redirect_stdout(io.StringIO()):
             told = asyncio.run(
                 benchmark(
@@ -117,7 +125,7 @@ class Vllm:
                     model_id=load.model,
                     model_name=load.model,
                     tokenizer=None,
-                    input_requests=requests,
+                    input_requests=prepared,
                     logprobs=2,
                     request_rate=float("inf"),
                     burstiness=1.0,
@@ -135,7 +143,7 @@ class Vllm:
                     ready_check_timeout_sec=0,
                 )
             )
-        assert told["completed"] == len(requests), told["errors"][:3]
+        assert told["completed"] == len(prepared), told["errors"][:3]
         return list(told["ttfts"])
 
 
@@ -224,8 +232,10 @@ def work(name: str, pipe: Any) -> None:
     """Measures what it is asked to send, until it is asked for nothing."""
     client = CLIENTS[name]()
     while (load := pipe.recv()) is not None:
+        prepared = client.prepare(load)
+        gc.collect()  # what the sending before has left is not this one's
         began, cpu = time.perf_counter(), time.process_time()
-        ttft_s = client.send(load)
+        ttft_s = client.send(load, prepared)
         pipe.send(Sent(len(load.prompts), time.perf_counter() - began, time.process_time() - cpu, ttft_s))
 
 
