@@ -5,6 +5,7 @@
 The flow: both servers up; lm_eval (its command line, its own completions model) cold; 20 s for stores to drain; vLLM's
 cache reset; lm_eval warm; scores compared; servers down.  Beside it ``python -m harness run`` with the same two passes,
 and with the four that it makes by default (control, cold, local_warm, warm).  Report and verdict are in its time.
+Needs `pip install "lm-eval[api]"` for lm_eval's own client.
 """
 
 from __future__ import annotations
@@ -119,11 +120,12 @@ def harness(questions: int, *overrides: str) -> dict[str, float]:
 def in_servers_and_passes(told: str) -> float:
     """Seconds that a run spent starting, warming up and stopping servers, and in passes, by the stages it told of.
 
-    The last stage, LMCache's stop, has no end that is told, and so counts as the rest.
+    The last stage, LMCache's stop, has no end that is told (the report after it has a clock of its own), and so counts
+    as the rest.
     """
     stages = [(float(at), text) for at, text in re.findall(r"^\[ *([\d.]+) s\] (.*)$", told, flags=re.MULTILINE)]
     wanted = re.compile(r"(starting|stopping|warming up)|.* pass\b")
-    return sum(end - at for (at, text), (end, _) in itertools.pairwise(stages) if wanted.match(text))
+    return sum(end - at for (at, text), (end, _) in itertools.pairwise(stages) if wanted.match(text) and end >= at)
 
 
 def main(arguments: list[str]) -> None:

@@ -200,6 +200,8 @@ def test_exit_codes_come_back_and_a_job_that_died_is_a_failure(impatient: None, 
     assert cli.main(["report", str(folder / "results"), f"out={folder / 'both'}"]) == 0
     page = (folder / "both" / "report.html").read_text()
     assert all(each.name in page for each in runs)
+    assert cli.main(["clean", str(folder / "results")]) == 0, "what the killed job has left"
+    assert left_of(folder / "t") == []
 
 
 @needs_submitit
