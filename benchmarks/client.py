@@ -18,10 +18,8 @@ import itertools
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ import requests as http
 from clients import Load, Sent, Worker, workers
 from clients import guidellm as run_guidellm
 from prometheus_client.parser import text_string_to_metric_families
+from serving import serving
 
 from harness.cli import compose_config
 from harness.servers.ports import free_ports
@@ -46,18 +45,9 @@ HISTOGRAM = "vllm:time_to_first_token_seconds"
 def fast_server(output: int) -> Iterator[str]:
     """The stand-in, in a process of its own; its URL."""
     (port,) = free_ports(1)
-    server = subprocess.Popen([sys.executable, str(Path(__file__).with_name("fast_server.py")), str(port), str(output)])
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            with contextlib.suppress(http.RequestException):
-                http.get(url + "/health", timeout=1)
-                break
-            time.sleep(0.05)
+    command = [sys.executable, str(Path(__file__).with_name("fast_server.py")), str(port), str(output)]
+    with serving(command, port) as url:
         yield url
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def prompts(count: int, tokens: int, seed: int) -> tuple[tuple[int, ...], ...]:

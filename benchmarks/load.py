@@ -27,9 +27,10 @@ import psutil
 import requests
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 from fault_support import left_of, make_python, run_arguments  # noqa: E402
+from serving import serving  # noqa: E402
 
 from harness.config import LoadConfig  # noqa: E402
 from harness.measure.counters import parse_counters  # noqa: E402
@@ -58,20 +59,8 @@ def standin(folder: Path) -> Iterator[str]:
         str(port),
     ]
     env = os.environ | {"TMPDIR": str(folder)}
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            try:
-                requests.get(url + "/health", timeout=1)
-                break
-            except requests.RequestException:
-                time.sleep(0.05)
+    with (folder / "log").open("wb") as log, serving(command, port, env=env, stdout=log, stderr=log) as url:
         yield url
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def send(url: str, count: int, concurrency: int) -> dict[str, Any]:

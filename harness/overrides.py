@@ -67,13 +67,19 @@ def check_switches(overrides: Sequence[str]) -> None:
             raise UsageError(f"{name}={value} is not a valid bool: write true or false.")
 
 
+def is_multirun(overrides: Sequence[str]) -> bool:
+    """Whether one run is asked for of each of the values behind commas."""
+    return any(word in MULTIRUN for word in overrides)
+
+
 def check_launcher(overrides: Sequence[str]) -> None:
     """Refuses a cluster for a single run, which Hydra would run here without a word.
 
     Raises:
         UsageError: in one sentence.
     """
-    several = any(word in MULTIRUN or word.startswith(("hydra.mode=", "--cfg", "-c", "--info")) for word in overrides)
+    others = ("hydra.mode=", "--cfg", "-c", "--info")
+    several = is_multirun(overrides) or any(word.startswith(others) for word in overrides)
     for word in overrides:
         if word.lstrip("+") in [f"hydra/launcher={name}" for name in LAUNCHERS] and not several:
             raise UsageError(f"{word} is for a multirun: add -m, for a single job as well.")

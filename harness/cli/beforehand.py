@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from harness.cli.arms import compose_arms
 from harness.cli.compose import compose_config
 from harness.errors import UsageError
-from harness.overrides import MULTIRUN, as_meant, check_dashes, hydra_sentence
+from harness.overrides import as_meant, check_dashes, hydra_sentence, is_multirun
 
 
 def checked_jobs(overrides: Sequence[str]) -> list[str]:
@@ -24,7 +24,7 @@ def checked_jobs(overrides: Sequence[str]) -> list[str]:
     """
     meant = as_meant(overrides)
     check_dashes(meant)
-    if not any(word in MULTIRUN for word in meant):
+    if not is_multirun(meant):
         return meant
     for job in jobs_of([word for word in meant if not word.startswith("-")]):
         try:

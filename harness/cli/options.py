@@ -38,7 +38,9 @@ def refuse_multirun(arguments: Sequence[str], command: str) -> None:
     Raises:
         UsageError: naming the command that takes it.
     """
-    if any(word in ("-m", "--multirun") for word in arguments):
+    from harness.overrides import is_multirun  # here: a page of help does not wait for Hydra's libraries
+
+    if is_multirun(arguments):
         raise UsageError(f"{command} has no --multirun, only run has: name one value of each field.")
 
 

@@ -33,6 +33,7 @@ from harness.overrides import (
     check_missing,
     check_switches,
     hydra_sentence,
+    is_multirun,
 )
 from harness.report.attribution import attribution_json, print_attribution
 from harness.report.progress import RunProgress
@@ -126,7 +127,7 @@ def _run_jobs(overrides: Sequence[str], output: Output) -> int:
     except SystemExit as stop:
         return int(stop.code) if isinstance(stop.code, int) else 2
     # Without jobs it was --cfg, which has printed what was asked for.
-    return job.worst if job.ends or any(word in MULTIRUN for word in words) else 0
+    return job.worst if job.ends or is_multirun(words) else 0
 
 
 def run_one(composed: DictConfig, overrides: Sequence[str], output: Output, *, bare: bool = False) -> int:

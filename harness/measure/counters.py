@@ -43,9 +43,9 @@ def read_gauges(text: str, names: Iterable[str]) -> dict[str, float]:
     Raises:
         ValueError: one of them is not on the page.
     """
-    values = {}
+    values, page = {}, text.splitlines()
     for name in names:
-        lines = [line for line in text.splitlines() if line.startswith((name + "{", name + " "))]
+        lines = [line for line in page if line.startswith((name + "{", name + " "))]
         if not lines:
             raise ValueError(f"{name} is not reported")
         families = text_string_to_metric_families("\n".join(lines) + "\n")

@@ -11,6 +11,7 @@ from rich.console import Console
 from harness.checking import nearest
 from harness.config import RunConfig
 from harness.errors import UsageError
+from harness.overrides import is_multirun
 from harness.resume import is_bare
 from harness.runner import new_run_id
 from harness.selftest.reduce import reduce_run
@@ -49,7 +50,7 @@ def selftest_command(
     if fields:
         raise UsageError("into= needs from=: python -m harness selftest from=results/<run id> into=results/<name>")
     if any(word.startswith("-") for word in rest):
-        if any(word in ("-m", "--multirun") for word in rest):
+        if is_multirun(rest):
             raise UsageError("selftest makes one run, whose launches are its repeats: it takes no --multirun.")
         return run(overrides_of(rest))
     for word in rest:

@@ -198,7 +198,7 @@ class _Sending:
 def requests_frame(name: str, records: Sequence[RequestRecord], sent_tokens: Mapping[int, int]) -> pd.DataFrame:
     """One row per request, ordered by document; ``sent_tokens`` are prompt lengths as they left the client."""
     names = [each.name for each in fields(RequestRecord)]
-    frame = pd.DataFrame({name: [getattr(record, name) for record in records] for name in names}, columns=names)
+    frame = pd.DataFrame({name: [getattr(record, name) for record in records] for name in names})
     frame.insert(0, "pass", name)
     frame.insert(3, "sent_tokens", [sent_tokens[doc_id] for doc_id in frame["doc_id"]])
     return frame.sort_values("doc_id", ignore_index=True)
