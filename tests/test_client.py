@@ -207,4 +207,4 @@ def test_a_place_that_failed_waits_before_it_asks_again(
     server.on(PATH, Stream((), end="reset") if status is None else Reply("", status=status))
     began = time.monotonic()
     assert len(send(server.url, 4, concurrency=1)) == 4
-    assert (time.monotonic() - began >= 0.8) is pauses
+    assert (time.monotonic() - began > 0.7) is pauses  # four of 0.2 s, each up to a timer's millisecond less
