@@ -99,7 +99,7 @@ def flow(questions: int) -> dict[str, float]:
 
 
 def harness(questions: int, *overrides: str) -> dict[str, float]:
-    """A run of the harness; its wall time, and the part of it that is neither server start nor stop nor a pass."""
+    """A run of the harness: its wall time, that of stopping servers, and the rest, which is no server's and no pass."""
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, "-m", "harness", "run", "model=pocket", "engine=cpu", f"task.limit={questions}"]
         command += [f"load.concurrency={CONCURRENCY}", f"results_dir={name}", *overrides]
@@ -109,23 +109,19 @@ def harness(questions: int, *overrides: str) -> dict[str, float]:
         assert done.returncode in (0, 4), done.stderr
         (cell,) = Path(name).glob("*/cells/*/cell.json")
         passes = json.loads(cell.read_text())["passes"]
-        rest_s = wall_s - in_servers_and_passes(done.stderr)
-        return {"rest_s": rest_s, "rest": rest_s / wall_s} | {
+        stops_s = stages(done.stderr, "stopping")
+        rest_s = wall_s - stops_s - stages(done.stderr, r"starting|warming up|.* pass\b")
+        return {"stops_s": stops_s, "rest_s": rest_s, "rest": rest_s / wall_s} | {
             "wall_s": wall_s,
             "cold": passes["cold"]["score"],
             "warm": passes["warm"]["score"],
         }
 
 
-def in_servers_and_passes(told: str) -> float:
-    """Seconds that a run spent starting, warming up and stopping servers, and in passes, by the stages it told of.
-
-    The last stage, LMCache's stop, has no end that is told (the report after it has a clock of its own), and so counts
-    as the rest.
-    """
-    stages = [(float(at), text) for at, text in re.findall(r"^\[ *([\d.]+) s\] (.*)$", told, flags=re.MULTILINE)]
-    wanted = re.compile(r"(starting|stopping|warming up)|.* pass\b")
-    return sum(end - at for (at, text), (end, _) in itertools.pairwise(stages) if wanted.match(text) and end >= at)
+def stages(told: str, wanted: str) -> float:
+    """Seconds of a run's stages whose line matches a pattern: each lasts until the next one begins."""
+    lines = [(float(at), text) for at, text in re.findall(r"^\[ *([\d.]+) s\] (.*)$", told, flags=re.MULTILINE)]
+    return sum(end - at for (at, text), (end, _) in itertools.pairwise(lines) if re.match(wanted, text))
 
 
 def main(arguments: list[str]) -> None:
@@ -145,6 +141,7 @@ def main(arguments: list[str]) -> None:
         {
             "what": name,
             "wall, s": statistics.median(each["wall_s"] for each in measured),
+            "stops, s": statistics.median(each.get("stops_s", math.nan) for each in measured),
             "rest, s": statistics.median(each.get("rest_s", math.nan) for each in measured),
             "rest": statistics.median(each.get("rest", math.nan) for each in measured),
             "ratio": statistics.median(a["wall_s"] / b["wall_s"] for a, b in zip(measured, first, strict=True)),

@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.ahead import import_ahead
 from harness.blocks import check_of, check_questions
 from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, judge_run
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.estimate.forecast import Outlook
 from harness.interrupts import held
-from harness.measure.provenance import provenance, versions
+from harness.measure.provenance import provenance, versions_of
 from harness.model.predict import predicted_sizes
 from harness.model.rules import PROMPT_RULES, Facts, check_rules, obeyed
 from harness.model.sizes import Sizes
@@ -97,6 +98,7 @@ def run(config: RunConfig, progress: RunProgress) -> tuple[RunFolder, dict[str, 
     )
     progress.expect_cells(sum(len(launch.cells) for launch in plan))
     outlook = Outlook(plan, check, folder.cells())
+    import_ahead()
     try:
         for launch in plan:
             run_launch(config, check, launch, record, progress, task, bundle, outlook)
@@ -350,13 +352,10 @@ def check_installed(config: RunConfig) -> str:
     Raises:
         UsageError: naming the interpreter and what to install.
     """
-    env = server_environment(config)
+    pythons = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
     releases = {}
-    for name, python in {
-        "vllm": config.servers.vllm.python,
-        "lmcache": config.servers.lmcache.python,
-    }.items():
-        found = versions(python or sys.executable, env)
+    for name, found in versions_of(pythons, server_environment(config)).items():
+        python = pythons[name]
         if not found:
             raise UsageError(
                 f"servers.{name}.python={python} is not a Python that runs: give an interpreter, such as "

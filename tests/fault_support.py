@@ -23,7 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 from standin_servers import segment_of
 
 from harness import cli, runner
-from harness.cli.run import Output, run_one
+from harness.cli.output import Output
+from harness.cli.run import run_one
 from harness.report.progress import RunProgress
 from harness.servers import http, lmcache, process, vllm
 from harness.servers.process import ServerProcess

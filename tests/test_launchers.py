@@ -24,7 +24,7 @@ from hydra.core.plugins import Plugins
 from harness import cli
 from harness.cli import compose_config
 from harness.cli.jobs import Job, JobEnd, differing
-from harness.cli.run import Output
+from harness.cli.output import Output
 from harness.errors import HarnessError
 from harness.overrides import LAUNCHERS
 from harness.runner import new_run_id
@@ -141,7 +141,7 @@ def test_ports_are_not_given_twice(tmp_path: Path) -> None:
 
 
 def test_two_multiruns_of_one_second_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.cli.jobs.run_one", lambda *_, **__: 0)
+    monkeypatch.setattr("harness.cli.run.run_one", lambda *_, **__: 0)
     for _ in range(2):
         argv = ["run", "-m", "engine=cpu", f"results_dir={tmp_path}", "load.seed=1,2"]
         assert cli.main([*argv, "hydra.job.name=x"]) == 0
@@ -155,7 +155,7 @@ def test_names_of_the_runs_of_a_multirun(tmp_path: Path, monkeypatch: pytest.Mon
         asked.append(composed.run_id)
         return 0
 
-    monkeypatch.setattr("harness.cli.jobs.run_one", one)
+    monkeypatch.setattr("harness.cli.run.run_one", one)
     argv = ["run", "-m", "engine=cpu", f"results_dir={tmp_path}", "load.seed=1,2", "run_id=night-${hydra:job.num}"]
     assert cli.main(argv) == 0
     assert asked == ["night-0", "night-1"]

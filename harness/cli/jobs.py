@@ -23,9 +23,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.cli.compose import register
 from harness.cli.options import JSON
-from harness.cli.run import SEVERITY, Output, run_one
+from harness.cli.output import Output
 from harness.errors import HarnessError, Interrupted
 from harness.interrupts import interruptible
+
+SEVERITY = (130, 3, 2, 1, 4, 0)
+"""Exit codes from worst to best: what a multirun ends with."""
 
 LOG = "job.log"
 """What a job elsewhere prints, where its launcher keeps no log; in ``<results_dir>/multirun/<time>/<number>``."""
@@ -88,6 +91,8 @@ class Job:
 
     def __call__(self, composed: DictConfig) -> int | JobEnd:
         """Runs a job from its composed configuration, and returns how it ended."""
+        from harness.cli.run import run_one  # brings all that measures, for which Hydra's look at plugins need not wait
+
         hydra = HydraConfig.get()
         if self._elsewhere:
             with _logged(Path(hydra.runtime.output_dir) / LOG):
@@ -116,6 +121,8 @@ class Job:
 
     def _run_elsewhere(self, composed: DictConfig, overrides: Sequence[str]) -> JobEnd:
         """The same in a process where nothing is set up yet."""
+        from harness.cli.run import run_one
+
         _leave_group()
         os.environ["TQDM_DISABLE"] = "1"
         answer = io.StringIO()

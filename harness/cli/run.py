@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,7 +13,6 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 
 from harness.arms import Arms, run_arms
 from harness.checking import first_line
@@ -23,6 +20,7 @@ from harness.cli.beforehand import checked_jobs
 from harness.cli.compose import WHOLE_GROUPS, configs_folder, register, with_engine
 from harness.cli.dispatch import complain
 from harness.cli.options import JSON, TEXT, split_format, split_quiet
+from harness.cli.output import Output
 from harness.config import RunConfig, load_config
 from harness.errors import HarnessError, UsageError
 from harness.overrides import (
@@ -36,41 +34,11 @@ from harness.overrides import (
     is_multirun,
 )
 from harness.report.attribution import attribution_json, print_attribution
-from harness.report.progress import RunProgress
 from harness.report.terminal import print_run, verdict_of_run
 from harness.repro.replay import replayed_config
 from harness.resume import is_bare, resumed_config
 from harness.runner import run, warnings_of_leftovers
-from harness.store import RunFolder, finite, read_record
-
-SEVERITY = (130, 3, 2, 1, 4, 0)
-"""Exit codes from worst to best: what a multirun ends with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What a run says, and where."""
-
-    form: str = TEXT
-    quiet: bool = False
-    stdout: TextIO | None = None
-    """Where JSON goes; None is wherever stdout is."""
-
-    def progress(self) -> RunProgress:
-        """Progress on stderr; of a quiet run warnings alone."""
-        return RunProgress(quiet=self.quiet)
-
-    def summary(self) -> Console:
-        """Where the summary of a run goes: it makes room for JSON."""
-        return Console(stderr=self.form == JSON)
-
-    def tell(self, text: str) -> None:
-        """A line about a job that runs elsewhere, on stderr."""
-        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
-
-    def emit(self, data: Mapping[str, Any]) -> None:
-        """One line of JSON."""
-        print(json.dumps(finite(data), ensure_ascii=False), file=self.stdout or sys.stdout, flush=True)
+from harness.store import RunFolder, read_record
 
 
 def run_command(arguments: Sequence[str]) -> int:

@@ -8,7 +8,6 @@ import os
 import platform
 import shutil
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import psutil
 
 from harness.config import RunConfig
 from harness.errors import HarnessError
-from harness.measure.provenance import gpus, versions
+from harness.measure.provenance import gpus, versions_of
 from harness.model.predict import predicted_sizes
 from harness.plan import prompt_lengths
 from harness.servers.environment import server_environment
@@ -78,7 +77,6 @@ def gather(config: RunConfig) -> Facts:
     """Looks at this machine for a run of this configuration; asks the hub for at most a few seconds."""
     env = server_environment(config)
     pythons = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python, "harness": None}
-    by_python = {python: versions(python or sys.executable, env) for python in set(pythons.values())}
     shm = shutil.disk_usage(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
     folder = Path(config.model.path).expanduser()
     results = _existing(Path(config.results_dir))
@@ -88,7 +86,7 @@ def gather(config: RunConfig) -> Facts:
     l1_needed, l1_estimated = _l1_needed(config)
     return Facts(
         python=platform.python_version(),
-        versions={name: by_python[python] for name, python in pythons.items()},
+        versions=versions_of(pythons, env),
         gpus=tuple(gpus()),
         memory_available=psutil.virtual_memory().available,
         shm_total=shm.total if shm else 0,

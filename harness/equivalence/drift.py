@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from harness.config import GateConfig
 from harness.equivalence.divergence import departures
@@ -178,7 +178,7 @@ def detectable(n: int, null_beyond: int, alpha: float) -> int | None:
     """
     background = math.ceil(null_beyond * (n - null_beyond) / n)
     damaged = np.arange(1, n - null_beyond + 1)
-    p = binom.sf(background + damaged - 1, 2 * background + damaged, 0.5)
+    p = scipy.stats.binom.sf(background + damaged - 1, 2 * background + damaged, 0.5)
     seen = damaged[len(LEVELS) * p < alpha]
     return int(seen[0]) if len(seen) else None
 

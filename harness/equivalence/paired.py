@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import scipy  # loads its parts when they are asked for: servers start meanwhile
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
-from scipy.stats import binom, binomtest
 
 FloatArray = NDArray[np.float64]
 
@@ -97,7 +95,7 @@ def mcnemar_p(table: PairedTable) -> float:
     flips = table.b + table.c
     if flips == 0:
         return 1.0
-    return float(binomtest(table.b, flips, 0.5, alternative="greater").pvalue)
+    return float(scipy.stats.binomtest(table.b, flips, 0.5, alternative="greater").pvalue)
 
 
 def score_z(table: PairedTable, delta0: float) -> float:
@@ -126,7 +124,7 @@ def score_interval(table: PairedTable, confidence: float = 0.90) -> tuple[float,
     Raises ValueError if `confidence` is outside (0, 1).
     """
     _require_open_unit("confidence", confidence)
-    z = float(ndtri((1.0 + confidence) / 2.0))
+    z = float(scipy.special.ndtri((1.0 + confidence) / 2.0))
     b, c = _counts(table)
     return -_upper_end(c, b, table.n, z), _upper_end(b, c, table.n, z)
 
@@ -151,7 +149,7 @@ def loss_p(table: PairedTable, margin: float) -> float:
     Raises ValueError if `margin` is outside (0, 1).
     """
     _require_open_unit("margin", margin)
-    return float(ndtr(-score_z(table, margin)))
+    return float(scipy.special.ndtr(-score_z(table, margin)))
 
 
 def needed_n(flip_rate: float, margin: float, *, alpha: float = 0.05, power: float = 0.90) -> int:
@@ -171,8 +169,8 @@ def needed_n(flip_rate: float, margin: float, *, alpha: float = 0.05, power: flo
     _require_open_unit("margin", margin)
     _require_open_unit("alpha", alpha)
     _require_open_unit("power", power)
-    z_reject = float(ndtri(1.0 - alpha))
-    z_power = float(ndtri(1.0 - (1.0 - power) / 2.0))
+    z_reject = float(scipy.special.ndtri(1.0 - alpha))
+    z_power = float(scipy.special.ndtri(1.0 - (1.0 - power) / 2.0))
     one_way = np.asarray(flip_rate / 2.0)
     _, variance = _gap_and_variance(one_way, one_way, 1, margin)
     spread = z_reject * math.sqrt(variance) + z_power * math.sqrt(flip_rate)
@@ -192,7 +190,7 @@ def tost_power(n: int, flip_rate: float, margin: float, *, alpha: float = 0.05) 
     _require_rate("flip_rate", flip_rate)
     _require_open_unit("margin", margin)
     _require_open_unit("alpha", alpha)
-    mass = binom.pmf(np.arange(n + 1), n, flip_rate)
+    mass = scipy.stats.binom.pmf(np.arange(n + 1), n, flip_rate)
     likely = np.flatnonzero(mass >= _NEGLIGIBLE_MASS)
     return sum(float(mass[flips]) * _pass_probability(int(flips), n, margin, alpha) for flips in likely)
 
@@ -205,13 +203,13 @@ def _pass_probability(flips: int, n: int, margin: float, alpha: float) -> float:
     """P(TOST passes) given the number of flips, each equally likely to go either way."""
     b = np.arange(flips + 1, dtype=np.float64)
     passes = _tost_p(b, flips - b, n, margin) < alpha
-    return float(binom.pmf(b[passes], flips, 0.5).sum())
+    return float(scipy.stats.binom.pmf(b[passes], flips, 0.5).sum())
 
 
 def _tost_p(b: FloatArray, c: FloatArray, n: int, margin: float) -> FloatArray:
     """TOST p-values of many tables of `n` questions at once."""
-    above = ndtr(_score(b, c, n, margin))
-    below = ndtr(-_score(b, c, n, -margin))
+    above = scipy.special.ndtr(_score(b, c, n, margin))
+    below = scipy.special.ndtr(-_score(b, c, n, -margin))
     return np.maximum(above, below)
 
 
@@ -250,7 +248,7 @@ def _upper_end(b: FloatArray, c: FloatArray, n: int, z: float) -> float:
         gap, variance = _gap_and_variance(b, c, n, delta0)
         return float(gap + z * np.sqrt(variance))
 
-    return float(brentq(excess, float(b - c) / n, 1.0, xtol=1e-15, rtol=1e-15))
+    return float(scipy.optimize.brentq(excess, float(b - c) / n, 1.0, xtol=1e-15, rtol=1e-15))
 
 
 def _some_ids(ids: Set[int]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, replace
 from math import log
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from harness.estimate.scheduler import Work
 
@@ -73,7 +73,7 @@ def fit_rates(measured: Sequence[Timed]) -> Rates:
     # Ridge: rows that want every cost but the last to be nothing.
     ridge = np.sqrt(EVEN * len(took)) * np.eye(amounts.shape[1])[:-1]
     wanted = np.concatenate([np.ones(len(took)), np.zeros(len(ridge))])
-    solution, _ = nnls(np.vstack([amounts / scale, ridge]), wanted)
+    solution, _ = scipy.optimize.nnls(np.vstack([amounts / scale, ridge]), wanted)
     step, computed, decoded, retrieved, between = (float(each) for each in solution / scale)
     plain = Rates((step, computed, decoded, retrieved), between, {each.budget: 1.0 for each in passes})
     return replace(plain, factors={budget: _factor(plain, budget, passes) for budget in plain.factors})

@@ -58,7 +58,7 @@ def provenance(pythons: Mapping[str, str | None], env: Mapping[str, str]) -> dic
         "machine": machine(),
         "gpus": gpus(),
         "harness": harness_revision(),
-        "versions": {name: versions(python or sys.executable, env) for name, python in pythons.items()},
+        "versions": versions_of(pythons, env),
         "environment": kept_environment(env),
     }
 
@@ -89,6 +89,17 @@ def harness_revision() -> dict[str, Any]:
     commit = _output(["git", "-C", folder, "rev-parse", "HEAD"]).strip() if tracked else ""
     dirty = bool(_output(["git", "-C", folder, "status", "--porcelain", "--", ":/harness", ":/configs"]).strip())
     return {"commit": commit or None, "dirty": dirty if commit else None}
+
+
+def versions_of(pythons: Mapping[str, str | None], env: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Versions by server name; an interpreter that several servers share is asked once.
+
+    Args:
+        pythons: server name -> interpreter whose environment has it; None is this one.
+        env: environment of the servers.
+    """
+    asked = {python: versions(python or sys.executable, env) for python in dict.fromkeys(pythons.values())}
+    return {name: asked[python] for name, python in pythons.items()}
 
 
 def versions(python: str, env: Mapping[str, str]) -> dict[str, str]:

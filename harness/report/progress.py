@@ -37,12 +37,13 @@ class RunProgress:
     Args:
         console: where to; None is stderr.
         quiet: whether to tell warnings alone.
+        began: what times are told from, on the monotonic clock; None is now.
     """
 
-    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, console: Console | None = None, *, quiet: bool = False, began: float | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
         self._quiet = quiet
-        self._began = time.monotonic()
+        self._began = time.monotonic() if began is None else began
         self._last_stage = ""
         self._progress = Progress(
             SpinnerColumn(),
