@@ -1,12 +1,15 @@
 """The harness's client beside that of ``vllm bench serve``, on one server and one load.
 
     python benchmarks/client.py rate [concurrency=1,16,64,256,512] [repeats=5] [requests=1000] [guidellm=PATH]
-    python benchmarks/client.py ttft [concurrency=1,16,64,256] [repeats=5] [requests=128] [output=16]
+    python benchmarks/client.py ttft [concurrency=1,16,64,256] [repeats=5] [requests=128] [prompt=256] [output=16]
+                                     [hidden=SIZE]
 
 ``rate``: requests/s and CPU of one client process against a fast stand-in (fast_server.py), so that the client is what
 limits them.  The harness's side does all that a pass does, scoring by lm-eval included; vLLM's scores nothing.
 GuideLLM is measured by its command where one is given (it wants an environment of its own).
 ``ttft``: time to first token as the client sees it, against the server's own histogram, on the real vLLM (CPU engine).
+A step of the pocket model takes a millisecond, less than vLLM's HTTP process needs to send what came of it; ``hidden``
+gives the network a size with which a step takes tens of them, as on a GPU, and random weights.
 Both ask for the same tokens, logprobs and ids.  Repeats alternate; medians of repeats are told, as a table and as JSON.
 """
 
@@ -17,6 +20,7 @@ import importlib.metadata
 import itertools
 import json
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -32,6 +36,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving import serving
 
 from harness.cli import compose_config
+from harness.pocket import CHECKPOINT
 from harness.servers.ports import free_ports
 from harness.servers.stack import Stack
 
@@ -108,31 +113,50 @@ def rate(
     return rows
 
 
-def ttft(concurrency: str = "1,16,64,256", repeats: int = 5, requests: int = 128, output: int = 16) -> Any:
+def ttft(
+    concurrency: str = "1,16,64,256",
+    repeats: int = 5,
+    requests: int = 128,
+    prompt: int = 256,
+    output: int = 16,
+    hidden: int = 0,
+) -> Any:
     levels = [int(each) for each in concurrency.split(",")]
     seen: dict[tuple[str, int], list[dict[str, float]]] = {}
-    config = compose_config(["model=pocket", "engine=cpu", "check=no_connector", ONE_CORE])
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Stack(config, budget=127, chunk_size=64, folder=Path(folder)) as stack,
-        workers() as started,
-    ):
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as ends:
+        folder = Path(name)
+        words = ["model=pocket", "engine=cpu", "check=no_connector", ONE_CORE]
+        words += wider(folder, hidden) if hidden else []
+        stack = ends.enter_context(Stack(compose_config(words), budget=127, chunk_size=64, folder=folder))
+        started = ends.enter_context(workers())
         url, model = stack.vllm.http.url, stack.vllm.model
 
         def load_of(level: int, seed: int) -> Load:
-            return Load(url, model, prompts(max(requests, level), 256, seed), output, level)
+            return Load(url, model, prompts(max(requests, level), prompt, seed), output, level)
 
         for worker in started.values():
             worker.send(load_of(16, -1))
         for level, name, load in alternating(started, levels, repeats, load_of):
             before = histogram(url)
             sent = started[name].send(load)
+            if sent.requests < len(load.prompts):
+                continue  # the server may have counted one that the client has lost
             seen.setdefault((name, level), []).append(beside(sent.ttft_s, before, histogram(url)))
     return [
         {"concurrency": level, "client": name}
         | {key: statistics.median(each[key] for each in tries) for key in tries[0]}
         for (name, level), tries in sorted(seen.items(), key=lambda item: item[0][1])
     ]
+
+
+def wider(folder: Path, hidden: int) -> list[str]:
+    """Overrides for the pocket model's network at another size, with random weights: only its speed is wanted."""
+    checkpoint = folder / "wider"
+    shutil.copytree(CHECKPOINT, checkpoint)
+    config = json.loads((checkpoint / "config.json").read_text())
+    config |= {"hidden_size": hidden, "intermediate_size": 4 * hidden}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    return [f"model.path={checkpoint}", "model.vllm_args=[--load-format,dummy]"]
 
 
 def histogram(url: str) -> dict[str, float]:

@@ -21,6 +21,7 @@ from harness.errors import UsageError
 from harness.measure.counters import parse_counters
 from harness.servers.attached import NOT_KNOWN, check_attachable
 from harness.servers.ports import LOOPBACK, free_ports, give_back
+from harness.servers.vllm import VllmServer
 from harness.steps import parse_check
 from harness.sweep import launches
 
@@ -119,6 +120,28 @@ def arguments(scene: Scene, outside: Outside, *more: str) -> list[str]:
 def attached(scene: Scene, outside: Outside, *more: str) -> tuple[int, str]:
     code = cli.main(["run", *arguments(scene, outside, *more)])
     return code, scene.capfd.readouterr().err
+
+
+def test_a_doctor_asks_them_and_resets_nothing(scene: Scene, start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VllmServer, "reset_prefix_cache", lambda self: pytest.fail("it was reset"))
+    outside = start(vllm={"says": {SERVER_INFO: vllm_config()}})
+    assert cli.main(["doctor", *arguments(scene, outside)]) == 0
+    told = " ".join(scene.capfd.readouterr().out.split())
+    assert f"{outside.vllm} and {outside.lmcache}/ can be measured" in told
+    assert "max num batched tokens 127" in told and "does not say its chunk size" in told
+    assert "gpus" not in told and "memory" not in told, "what it takes to start servers"
+    assert outside.alive()
+
+
+def test_a_doctor_tells_what_a_run_would_refuse(scene: Scene, start: Any) -> None:
+    outside = start(vllm={"says": {SERVER_INFO: vllm_config()}})
+    for more, why in (
+        ("sweep.budgets=[128]", "--max-num-batched-tokens 127, and sweep.budgets=[128] is 128"),
+        ("sweep.budgets=[N,2N-1]", "The sweep has 2 launches"),
+        ("check=restart_vllm", "has a restart step"),
+    ):
+        assert cli.main(["doctor", *arguments(scene, outside, more)]) == 3
+        assert why in " ".join(scene.capfd.readouterr().out.split())
 
 
 def test_a_run_measures_them_and_leaves_them_alone(scene: Scene, start: Any) -> None:

@@ -194,7 +194,7 @@ def test_ttft_of_a_retried_request_counts_from_the_last_send(server: StandIn) ->
 
     server.on(PATH, slow_failure, GOOD)
     (record,) = send(server.url, 1, retries=1)
-    assert record.ttft_s is not None and record.ttft_s < 0.2
+    assert record.ttft_s is not None and record.ttft_s < 0.29
     assert record.sent_s > 0.29
 
 

@@ -19,7 +19,7 @@ from harness.cli import main
 from harness.errors import UsageError
 from harness.report.figures.data import NothingToDraw
 from harness.report.figures.trend import trend_figure
-from harness.report.trend import conclusion
+from harness.report.trend import conclusion, shown_series
 from harness.store import write_json
 from harness.trend.series import METRICS, runs_below, series_of
 from harness.trend.steps import FEWEST, find_steps, noise
@@ -330,3 +330,19 @@ def test_wrong_usage(words: list[str], told: str, capsys: Captured) -> None:
 
 def test_the_conclusion_counts(nights: Path) -> None:
     assert conclusion(read_trend(nights)).endswith("1 step.")
+
+
+def test_of_many_series_those_with_a_step_are_shown(
+    nights: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twelve nights step; three runs of another budget make a series of their own before it."""
+    for number in range(3):
+        night(nights, number, name=f"0-other-{number}", budget=64)
+    trend = read_trend(nights)
+    several = [series for series in trend.series if len(series.points) > 1]
+    (turn,) = trend.turns
+    assert len(several) == 2 and len(shown_series(trend)) == 2
+    monkeypatch.setattr("harness.report.trend.MOST_SERIES", 1)
+    assert [series.key for series in shown_series(trend)] == [turn.series.key]
+    assert main(["trend", str(nights)]) == 0
+    assert "of 2 series 1 are shown, those with a step first (format=json has all)" in capsys.readouterr().out

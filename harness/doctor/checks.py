@@ -40,8 +40,9 @@ class Check:
 
 
 def check_all(config: RunConfig, facts: Facts) -> list[Check]:
-    """All checks, in the order of set-up."""
-    return [check for checks in CHECKS for check in checks(config, facts)]
+    """All checks, in the order of set-up; of servers that run already not what it takes to start them."""
+    wanted = CHECKS if facts.attached is None else (python, attached, disk, data, launchers)
+    return [check for checks in wanted for check in checks(config, facts)]
 
 
 def worst_of(arms: Mapping[str, Sequence[Check]]) -> list[Check]:
@@ -255,6 +256,20 @@ def launchers(config: RunConfig, facts: Facts) -> Iterator[Check]:
         else:
             seen = f"not installed; only hydra/launcher={name} needs it (pip install {package})"
             yield Check(f"launcher {name}", OK, seen)
+
+
+def attached(config: RunConfig, facts: Facts) -> Iterator[Check]:
+    """Servers that run already: whether a run could measure them."""
+    assert facts.attached is not None, "asked for where servers are started"
+    where = f"{config.servers.vllm.url} and {config.servers.lmcache.url}"
+    if facts.attached.problem:
+        yield Check("servers", FAIL, facts.attached.problem)
+        return
+    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in facts.attached.seen.items())
+    yield Check("servers", OK, f"{where} can be measured: {said}")
+    remedy = "make sure of it: python -m harness plan shows the commands that a run needs"
+    for number, warning in enumerate(facts.attached.warnings, start=1):
+        yield Check(f"servers, not said {number}", WARN, warning, remedy)
 
 
 def libnuma(config: RunConfig, facts: Facts) -> Iterator[Check]:

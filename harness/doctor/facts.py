@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from harness.config import RunConfig
+from harness.doctor.attached import Attached, look_at
 from harness.errors import HarnessError
 from harness.measure.provenance import gpus, versions_of
 from harness.model.predict import predicted_sizes
@@ -71,6 +72,8 @@ class Facts:
     """What one pass stores in LMCache's L1; None where the model's geometry is not at hand."""
     l1_estimated: bool
     """Whether that rests on an estimate of the prompts' lengths."""
+    attached: Attached | None = None
+    """What servers that run already say; None where a run starts its own."""
 
 
 def gather(config: RunConfig) -> Facts:
@@ -106,13 +109,17 @@ def gather(config: RunConfig) -> Facts:
         libnuma=_loads("libnuma.so.1"),
         l1_needed=l1_needed,
         l1_estimated=l1_estimated,
+        attached=look_at(config) if config.servers.attach else None,
     )
 
 
 def for_arm(facts: Facts, config: RunConfig) -> Facts:
-    """The facts with what is another number for another check: what one pass of its prompts stores."""
+    """The facts with what differs from check to check: what one pass of its prompts stores, and whether servers that
+    run already can take its steps.
+    """
     l1_needed, l1_estimated = _l1_needed(config)
-    return replace(facts, l1_needed=l1_needed, l1_estimated=l1_estimated)
+    attached = look_at(config) if config.servers.attach else None
+    return replace(facts, l1_needed=l1_needed, l1_estimated=l1_estimated, attached=attached)
 
 
 def _existing(path: Path) -> Path:

@@ -22,6 +22,9 @@ MOST_RUNS = 30
 MOST_IN_FULL = 10
 """Cells that a terminal tells in full, of a run of more than :data:`MOST_CELLS`."""
 
+MOST_SERIES = 100
+"""Series of a trend that are shown as a table."""
+
 MOST_LINES = 50
 """Sentences or links of one kind: reasons, advice, warnings, logs."""
 

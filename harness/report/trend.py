@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.report.forms import counted, number
+from harness.report.many import MOST_SERIES
 from harness.report.markdown import escaped, table_lines
 from harness.report.table import Column, Table, Value, numbers, without_empty_columns, word_columns, words
 from harness.report.tables.terminal import print_table
@@ -19,10 +20,9 @@ from harness.trend.trend import WORSE, Trend, Turn
 def print_trend(console: Console, trend: Trend) -> None:
     """Prints every series, then what stepped, last since it is what one looks for."""
     unwrapped = not console.is_terminal
-    for series in trend.series:
-        if len(series.points) > 1:
-            print_table(console, series_table(series))
-    for line in [*alone_lines(trend), *left_out_lines(trend)]:
+    for series in shown_series(trend):
+        print_table(console, series_table(series))
+    for line in notes(trend):
         console.print(Text(line, style="dim"), soft_wrap=True)
     console.print(Text(conclusion(trend), style="bold"), soft_wrap=unwrapped)
     for turn in trend.turns:
@@ -66,6 +66,22 @@ def change_lines(turn: Turn) -> list[str]:
     if not changes:
         return [f"{since} neither configuration nor versions nor machine changed: look at what ran beside it"]
     return [f"changed {since}:", *(f"  {each}" for each in changes)]
+
+
+def shown_series(trend: Trend) -> list[Series]:
+    """The series of several runs, in their order; of more than :data:`MOST_SERIES` those that stepped before others."""
+    several = [series for series in trend.series if len(series.points) > 1]
+    stepped = {turn.series.key for turn in trend.turns}
+    kept = {series.key for series in sorted(several, key=lambda each: each.key not in stepped)[:MOST_SERIES]}
+    return [series for series in several if series.key in kept]
+
+
+def notes(trend: Trend) -> list[str]:
+    """What is not shown, and where it is."""
+    several = sum(len(series.points) > 1 for series in trend.series)
+    shown = len(shown_series(trend))
+    bound = f"of {several:,} series {shown} are shown, those with a step first (format=json has all)"
+    return [*([bound] if shown < several else []), *alone_lines(trend), *left_out_lines(trend)]
 
 
 def alone_lines(trend: Trend) -> list[str]:
@@ -133,8 +149,7 @@ def _lines(trend: Trend, figure: str | None) -> Iterator[str]:
     if figure:
         yield f"![numbers over time]({figure})"
         yield ""
-    for series in trend.series:
-        if len(series.points) > 1:
-            yield from table_lines(series_table(series))
-    for line in [*alone_lines(trend), *left_out_lines(trend)]:
+    for series in shown_series(trend):
+        yield from table_lines(series_table(series))
+    for line in notes(trend):
         yield f"- {escaped(line)}"

@@ -73,14 +73,23 @@ class AttachedStack(Stack):
 
     def __enter__(self) -> AttachedStack:
         self.notify("looking at the servers")
+        self.look()
+        self.vllm.reset_prefix_cache()  # here, since a vLLM without its development mode can't do it
+        return self
+
+    def look(self) -> None:
+        """Asks both servers how they run, and changes nothing: notes what they say, and warnings of what they don't.
+
+        Raises:
+            ServerError: one does not answer, or does not report what is measured.
+            UsageError: one runs in another way than the configuration has it.
+        """
         for server in (self.lmcache, self.vllm):
             server.http.text(server.HEALTH)
         self._look_at_model()
         self._look_at_vllm()
         self._look_at_lmcache()
         self._look_at_counters()
-        self.vllm.reset_prefix_cache()  # here, since a vLLM without its development mode can't do it
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
