@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.ahead import import_ahead
+from harness.ahead import await_imports, import_ahead
 from harness.blocks import check_of, check_questions
 from harness.config import RunConfig
 from harness.equivalence.verdict import Verdict, exit_code, judge_run
@@ -183,6 +183,7 @@ def run_launch(
     record.launching(launch, stack)
     try:
         with stack:
+            await_imports()
             session = LaunchSession(
                 config,
                 launch,

@@ -24,8 +24,15 @@ def test_what_is_imported_ahead_exists(name: str) -> None:
 
 
 def test_a_run_has_what_is_imported_ahead() -> None:
-    wait = "\nimport threading\n[each.join() for each in threading.enumerate() if each.name == 'imports']"
-    assert set(LATER) <= imported_by("from harness.ahead import import_ahead\nimport_ahead()" + wait)
+    code = "from harness.ahead import await_imports, import_ahead\nimport_ahead()\nawait_imports()"
+    assert set(LATER) <= imported_by(code)
+
+
+def test_a_run_that_ends_at_once_does_not_wait_for_all_of_it() -> None:
+    code = "import atexit, sys\natexit.register(lambda: print(*sys.modules))\nimport harness.ahead\n"
+    done = subprocess.run([sys.executable, "-c", code + "harness.ahead.import_ahead()"], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr
+    assert LATER[-1] not in done.stdout.split()
 
 
 def test_servers_do_not_wait_for_the_statistics() -> None:
