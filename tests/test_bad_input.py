@@ -247,8 +247,13 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("something was started")
 
     for module in (runner, plan):
-        monkeypatch.setattr(module, "versions", installed)
         monkeypatch.setattr(module, "gpus", list, raising=False)
+    monkeypatch.setattr(plan, "versions", installed)
+    monkeypatch.setattr(
+        runner,
+        "versions_of",
+        lambda pythons, env: {name: installed(python or sys.executable, env) for name, python in pythons.items()},
+    )
     monkeypatch.setattr(runner, "Stack", start)
     monkeypatch.setattr(ServerProcess, "start", start)
     monkeypatch.setattr(subprocess, "Popen", start)

@@ -59,8 +59,8 @@ def canaries(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(python: str, env: object) -> dict[str, str]:
         return {"python": "3.11", "vllm": "0.32.0", "lmcache": "0.5.6"}
 
-    for module in (runner, plan):
-        monkeypatch.setattr(module, "versions", installed)
+    monkeypatch.setattr(plan, "versions", installed)
+    monkeypatch.setattr(runner, "versions_of", lambda pythons, env: {name: installed(name, env) for name in pythons})
 
     def start(self: ServerProcess) -> None:
         given = " ".join(self.command)
