@@ -99,12 +99,12 @@ def rate(
             {
                 "concurrency": level,
                 "requests": ours[0].requests,
-                "harness, requests/s": statistics.median(each.requests / each.wall_s for each in ours),
-                "vllm bench, requests/s": statistics.median(each.requests / each.wall_s for each in vllm),
-                "rate, ratio": statistics.median(b.wall_s / a.wall_s for a, b in zip(ours, vllm, strict=True)),
-                "harness, CPU ms/request": statistics.median(1e3 * each.cpu_s / each.requests for each in ours),
-                "vllm bench, CPU ms/request": statistics.median(1e3 * each.cpu_s / each.requests for each in vllm),
-                "CPU, ratio": statistics.median(a.cpu_s / b.cpu_s for a, b in zip(ours, vllm, strict=True)),
+                "harness, requests/s": statistics.median(each.per_s for each in ours),
+                "vllm bench, requests/s": statistics.median(each.per_s for each in vllm),
+                "rate, ratio": statistics.median(a.per_s / b.per_s for a, b in zip(ours, vllm, strict=True)),
+                "harness, CPU ms/request": statistics.median(each.cpu_ms for each in ours),
+                "vllm bench, CPU ms/request": statistics.median(each.cpu_ms for each in vllm),
+                "CPU, ratio": statistics.median(a.cpu_ms / b.cpu_ms for a, b in zip(ours, vllm, strict=True)),
             }
         )
         if level in others:

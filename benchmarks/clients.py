@@ -195,6 +195,16 @@ class Sent:
     cpu_s: float
     ttft_s: list[float]
 
+    @property
+    def per_s(self) -> float:
+        """Answered requests per second."""
+        return self.requests / self.wall_s
+
+    @property
+    def cpu_ms(self) -> float:
+        """CPU milliseconds per answered request."""
+        return 1e3 * self.cpu_s / self.requests
+
 
 class Worker:
     """A client in a process of its own."""

@@ -10,9 +10,7 @@ LATER = (
     "harness.workload.scoring",
     "uvloop",
     "scipy.stats",
-    "scipy.optimize",
     "harness.report.files",
-    "harness.report.runs",
     "harness.report.figures",
 )
 """In the order in which a run comes to need them."""

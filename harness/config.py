@@ -196,6 +196,11 @@ class ServersConfig:
     vllm: ServerConfig = field(default_factory=ServerConfig)
     lmcache: LMCacheConfig = field(default_factory=LMCacheConfig)
 
+    @property
+    def pythons(self) -> dict[str, str | None]:
+        """Server -> the interpreter whose environment has it; None is the harness's own."""
+        return {"vllm": self.vllm.python, "lmcache": self.lmcache.python}
+
 
 @dataclass
 class GateConfig:

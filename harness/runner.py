@@ -353,7 +353,7 @@ def check_installed(config: RunConfig) -> str:
     Raises:
         UsageError: naming the interpreter and what to install.
     """
-    pythons = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
+    pythons = config.servers.pythons
     releases = {}
     for name, found in versions_of(pythons, server_environment(config)).items():
         python = pythons[name]
@@ -394,8 +394,7 @@ def _provenance(config: RunConfig) -> dict[str, Any]:
     if config.servers.attach:
         own = provenance({}, {})
         return own | {"gpus": [], "versions": said_versions(config), "attached": True}
-    python = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python}
-    return provenance(python, server_environment(config))
+    return provenance(config.servers.pythons, server_environment(config))
 
 
 def _now() -> str:

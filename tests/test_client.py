@@ -194,7 +194,7 @@ def test_ttft_of_a_retried_request_counts_from_the_last_send(server: StandIn) ->
 
     server.on(PATH, slow_failure, GOOD)
     (record,) = send(server.url, 1, retries=1)
-    assert record.ttft_s is not None and record.ttft_s < 0.29
+    assert record.ttft_s is not None and record.ttft_s < 0.2
     assert record.sent_s > 0.29
 
 
@@ -207,4 +207,4 @@ def test_a_place_that_failed_waits_before_it_asks_again(
     server.on(PATH, Stream((), end="reset") if status is None else Reply("", status=status))
     began = time.monotonic()
     assert len(send(server.url, 4, concurrency=1)) == 4
-    assert (time.monotonic() - began > 0.7) is pauses  # four of 0.2 s, each up to a timer's millisecond less
+    assert (time.monotonic() - began > 0.79) is pauses  # four of 0.2 s, each up to a timer's millisecond less

@@ -177,7 +177,7 @@ def test_the_limit_is_for_the_whole_answer(server: RawServer) -> None:
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             await ask(connection, timeout_s=0.2)
-        assert 0.15 < time.monotonic() - began < 1.0
+        assert 0.19 < time.monotonic() - began < 1.0
         return await ask(connection)
 
     assert using(server, act) == Answer(200, b"fine")

@@ -91,15 +91,13 @@ class Job:
 
     def __call__(self, composed: DictConfig) -> int | JobEnd:
         """Runs a job from its composed configuration, and returns how it ended."""
-        from harness.cli.run import run_one  # brings all that measures, for which Hydra's look at plugins need not wait
-
         hydra = HydraConfig.get()
         if self._elsewhere:
             with _logged(Path(hydra.runtime.output_dir) / LOG):
                 return self._run_elsewhere(composed, hydra.overrides.task)
         self.composing = False
         number = 0 if OmegaConf.is_missing(hydra.job, "num") else hydra.job.num
-        self.ends[number] = run_one(composed, hydra.overrides.task, self.output, bare=self.bare)
+        self.ends[number] = self._run(composed, hydra.overrides.task, self.output)
         return self.ends[number]
 
     def started(self, number: int, overrides: Sequence[str], where: str) -> None:
@@ -119,10 +117,13 @@ class Job:
             self.output.emit(end.told)
         self.output.tell(f"{_named(number, overrides)}: {_in_words(end)}")
 
+    def _run(self, composed: DictConfig, overrides: Sequence[str], output: Output) -> int:
+        from harness.cli.run import run_one  # brings all that measures, for which Hydra's look at plugins need not wait
+
+        return run_one(composed, overrides, output, bare=self.bare)
+
     def _run_elsewhere(self, composed: DictConfig, overrides: Sequence[str]) -> JobEnd:
         """The same in a process where nothing is set up yet."""
-        from harness.cli.run import run_one
-
         _leave_group()
         os.environ["TQDM_DISABLE"] = "1"
         answer = io.StringIO()
@@ -130,7 +131,7 @@ class Job:
             # Submitit's word for "the time is up"; without a handler of ours it would begin the run anew.
             with interruptible(signal.SIGUSR2), redirect_stdout(sys.stderr):
                 os.chdir(self.folder)
-                code = run_one(composed, overrides, Output(JSON, self.output.quiet, answer), bare=self.bare)
+                code = self._run(composed, overrides, Output(JSON, self.output.quiet, answer))
         except KeyboardInterrupt as cut:
             return JobEnd.failed(f"interrupted ({cut}): run it again with resume=<run id>", Interrupted.exit_code)
         except FileNotFoundError as error:

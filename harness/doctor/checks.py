@@ -77,7 +77,7 @@ def python(config: RunConfig, facts: Facts) -> Iterator[Check]:
 
 def packages(config: RunConfig, facts: Facts) -> Iterator[Check]:
     """Installed versions against the tested set, in every environment where they count."""
-    for server, given in (("vllm", config.servers.vllm.python), ("lmcache", config.servers.lmcache.python)):
+    for server, given in config.servers.pythons.items():
         if not facts.versions[server]:
             remedy = f"servers.{server}.python=… names an environment's interpreter, such as /venv/bin/python"
             yield Check(f"{server}'s Python", FAIL, f"{given} is not a Python that runs", remedy)

@@ -79,7 +79,7 @@ class Facts:
 def gather(config: RunConfig) -> Facts:
     """Looks at this machine for a run of this configuration; asks the hub for at most a few seconds."""
     env = server_environment(config)
-    pythons = {"vllm": config.servers.vllm.python, "lmcache": config.servers.lmcache.python, "harness": None}
+    pythons = config.servers.pythons | {"harness": None}
     shm = shutil.disk_usage(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
     folder = Path(config.model.path).expanduser()
     results = _existing(Path(config.results_dir))

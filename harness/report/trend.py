@@ -70,16 +70,14 @@ def change_lines(turn: Turn) -> list[str]:
 
 def shown_series(trend: Trend) -> list[Series]:
     """The series of several runs, in their order; of more than :data:`MOST_SERIES` those that stepped before others."""
-    several = [series for series in trend.series if len(series.points) > 1]
     stepped = {turn.series.key for turn in trend.turns}
-    kept = {series.key for series in sorted(several, key=lambda each: each.key not in stepped)[:MOST_SERIES]}
-    return [series for series in several if series.key in kept]
+    kept = {series.key for series in sorted(trend.several, key=lambda each: each.key not in stepped)[:MOST_SERIES]}
+    return [series for series in trend.several if series.key in kept]
 
 
 def notes(trend: Trend) -> list[str]:
     """What is not shown, and where it is."""
-    several = sum(len(series.points) > 1 for series in trend.series)
-    shown = len(shown_series(trend))
+    shown, several = len(shown_series(trend)), len(trend.several)
     bound = f"of {several:,} series {shown} are shown, those with a step first (format=json has all)"
     return [*([bound] if shown < several else []), *alone_lines(trend), *left_out_lines(trend)]
 

@@ -64,6 +64,11 @@ class Trend:
     turns: tuple[Turn, ...]
 
     @property
+    def several(self) -> list[Series]:
+        """Series of more than one run: one run shows no trend."""
+        return [each for each in self.series if len(each.points) > 1]
+
+    @property
     def searched(self) -> int:
         """Series that are long enough to look for steps in."""
         return sum(len(each.points) >= FEWEST for each in self.series)

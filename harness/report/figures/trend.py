@@ -31,7 +31,7 @@ def trend_figure(trend: Trend) -> Figure:
     Raises:
         NothingToDraw: no series has two runs.
     """
-    drawn = [each for each in trend.series if len(each.points) > 1][:MOST]
+    drawn = trend.several[:MOST]
     if not drawn:
         raise NothingToDraw("no two runs are of one series: the same model, N, task, check, gate, budget and hit rate")
     drawn_runs = {str(point.run.path) for each in drawn for point in each.points}
@@ -40,7 +40,7 @@ def trend_figure(trend: Trend) -> Figure:
     metrics = [metric for name in PANELS for metric in METRICS if metric.name == name]
     figure = Figure(figsize=(7.2, 1.9 + 1.55 * len(metrics) + 0.16 * len(drawn)), layout="constrained")
     axes: list[Axes] = list(figure.subplots(len(metrics), 1, sharex=True, squeeze=False).flat)
-    more = len([each for each in trend.series if len(each.points) > 1]) - len(drawn)
+    more = len(trend.several) - len(drawn)
     note = "runs in order of time, evenly spaced; medians over repeats; hollow: not every cell passed; dashed: a step"
     note += f"\n{more} more series are in the table" if more else ""
     figure.supxlabel(note, fontsize=7.5, color=GREY, x=0.01, ha="left")
